@@ -92,7 +92,7 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
         requeue,
         tuple(sbatch or ()),
     )
-    _check_together(config, resume, seeds, array, sweep=sweep, requeue=requeue)
+    _check_together(config, resume, seeds, array, request, sweep=sweep)
     if sweep and config is not None:
         return _launch_sweep(config, overrides or (), name, out, array, request, print_only=print_only)
     place = (DEFAULT_OUT if out is None else out).absolute()
@@ -139,7 +139,7 @@ def _begin(jobs: Sequence[JobConfig], place: Path, request: Request, *, print_on
 
 
 def _check_together(
-    config: str | None, resume: str | None, seeds: str | None, array: int, *, sweep: bool, requeue: bool
+    config: str | None, resume: str | None, seeds: str | None, array: int, request: Request, *, sweep: bool
 ) -> None:
     """Refuse options that do not go together.
 
@@ -152,8 +152,10 @@ def _check_together(
         raise UsageError("--array goes with --sweep, whose jobs share the trials; --seeds makes one of seeds")
     if seeds is not None and (resume is not None or sweep):
         raise UsageError("--seeds begins new runs, one for each seed: without --resume and --sweep")
-    if sweep and (resume is not None or requeue):
+    if sweep and (resume is not None or request.requeue):
         raise UsageError("a sweep goes on in each job that takes part: sbatch its script once more")
+    if request.actor_partition is not None and (sweep or seeds is not None):
+        raise UsageError("--actor-partition makes a heterogeneous job, of which Slurm has no arrays: one run")
 
 
 def _with_seed(job: JobConfig, seed: int) -> JobConfig:
@@ -232,7 +234,8 @@ def k8s(  # noqa: PLR0913 - the options of a command are its parameters
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each pod.")] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each pod.")] = 0,
     claim: Annotated[
-        str | None, typer.Option(help="PersistentVolumeClaim for the run, which goes with its pod otherwise.")
+        str | None,
+        typer.Option(help="PersistentVolumeClaim for the run (ReadWriteMany); else it goes with its pod."),
     ] = None,
     cpus_per_node: Annotated[
         int | None, typer.Option(min=1, help="CPUs of each pod; what the plan uses by default.")
@@ -251,6 +254,9 @@ def k8s(  # noqa: PLR0913 - the options of a command are its parameters
     tree = tree_of(config, overrides or (), name)
     if hosts is not None:
         tree.assign(("distribution", "hosts"), _range_of(hosts), "--hosts")
+    distribution = tree.values.setdefault("distribution", {})
+    if isinstance(distribution, dict):
+        distribution.setdefault("pin_cores", False)  # Pods share the cores of a node that nobody knows here.
     job = resolve(tree, cpus_per_node)
     pods = Pods(image, shm, memory, gpus, claim)
     title = job.experiment.name.replace("_", "-").lower()

@@ -172,9 +172,11 @@ def run_training(options: Options, launch: Launch | None, early: ServerProcess |
         options.check(launch)
         remove_stale()
         if options.resume is not None and not options.dry_run:
-            several = SeedsDirectory.find(options.resume, options.place)
-            if several is not None:
-                return resume_seeds(several, options.settings, quiet=quiet, json_to=json_to)
+            seeds = SeedsDirectory.find(options.resume, options.place)
+            if seeds is not None:
+                if early is not None:
+                    early.close()  # Each seed has a fork server of its own.
+                return resume_seeds(seeds, options.settings, quiet=quiet, json_to=json_to)
         job, earlier = _read_config(options)
         changes = () if earlier is None or options.dry_run else _changes(job, earlier)
         if earlier is not None and not options.dry_run and _is_at_its_goal(job, earlier, json_to, changes):

@@ -49,6 +49,7 @@ from tianji_cli.wire.messages import (
 PRESENT_EVERY_S: Final = 1.0
 SILENT_S: Final = 60.0
 """Seconds of silence after which a connected root is lost: its host, or the way here, is down."""
+ARRIVE_EVERY_S: Final = 5.0
 ARRIVE_LIMIT_S: Final = 300.0
 """Maximum seconds to wait for an answer: the root may still be in Slurm's queue."""
 END_LIMIT_S: Final = 15.0
@@ -91,6 +92,7 @@ class JoinedHost:
         self._reaches_run = False
         self._over = False
         self._given_up = False
+        self._may_leave = False
 
     def run(self) -> bool:
         """Take part until the root says that the job is over, or has given this host up.
@@ -105,6 +107,7 @@ class JoinedHost:
         """
         with ControlClient(self._root, watched=True) as control:
             welcome = self._arrive(control)
+            self._may_leave = welcome.may_leave
             job, host = one_line(welcome.experiment), one_line(welcome.host)
             self._say(f"joined {job} at {self._root.address} as {host}")
             with self._naming_root("a welcome"):
@@ -133,9 +136,12 @@ class JoinedHost:
             ) from cause
 
     def _arrive(self, control: ControlClient) -> Welcome:
-        control.send(Arrive.of_this_process(self._node, self._host.name, self._host.cores, self._interface))
-        deadline = time.monotonic() + ARRIVE_LIMIT_S
-        while time.monotonic() < deadline:
+        here = Arrive.of_this_process(self._node, self._host.name, self._host.cores, self._interface)
+        deadline, arrives = time.monotonic() + ARRIVE_LIMIT_S, 0.0
+        while (now := time.monotonic()) < deadline:
+            if now >= arrives:  # Again and again: the root of the session before may have taken the first.
+                control.send(here)
+                arrives = now + ARRIVE_EVERY_S
             self._listen(control, (self._signals.descriptor,))
             if control.turned_away:
                 raise UsageError(f"the process that listens at {self._root.address} does not know this key")
@@ -286,11 +292,16 @@ class JoinedHost:
                 control.send(message)
 
     def _pass_on_signals(self, control: ControlClient) -> None:
-        """Pass a signal on to the root: it means the whole job. A second one ends this host at once."""
+        """Leave the job where hosts come and go; else pass a signal on to the root: it means the whole job.
+
+        A second one ends this host at once.
+        """
         if self._signals.count == self._interruptions:
             return
         self._interruptions = self._signals.count
-        if self._interruptions > 1 or not self._workers:
+        if self._may_leave:
+            self._say(f"{self._signals.last}: leaving the job, which goes on")
+        if self._interruptions > 1 or not self._workers or self._may_leave:
             raise Interruption
         self._say(f"{self._signals.last}: asking the root to end the job")
         control.send(Terminate(rank=next(iter(self._workers.values())).rank))

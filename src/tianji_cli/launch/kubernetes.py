@@ -6,6 +6,7 @@ that those that are not there are empty seats, and the Job is over when its root
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -36,14 +37,17 @@ cp -rL /etc/tianji/config /etc/tianji/key "$mine"
 root={name}-0.{name}
 if [ "$JOB_COMPLETION_INDEX" != 0 ]; then
     # A host that is lost or dismissed asks again: the Job is over when its root is.
+    trap 'kill "$joined" 2>/dev/null; exit 143' TERM
     while :; do
         if getent hosts "$root" >/dev/null; then
-            tianji join "tcp://$root:{port}" --key "$mine/key/job.key" || true
+            tianji join "tcp://$root:{port}" --key "$mine/key/job.key" &
+            joined=$!
+            wait "$joined" || true
         fi
-        sleep 5
+        sleep 5 & wait $!
     done
 fi
-run=/runs/{name}
+run=/runs/{run}
 if [ -e "$run/checkpoints/last" ]; then
     what="--resume $run"
 else
@@ -59,6 +63,7 @@ exec tianji train $what --listen "tcp://$POD_IP:{port}"
 
 MANIFESTS: Final = """\
 # Written by `tianji launch k8s`. `kubectl apply -f` starts it; pod {name}-0-... is its root.
+# The Secret has the job's key: let nobody else read this.
 apiVersion: v1
 kind: Secret
 metadata:
@@ -155,7 +160,8 @@ template:
         {runs}
 """
 
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
+_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+_YAML_WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 _QUANTITY: Final = re.compile(r"\d+(\.\d+)?([kKMGT]i?)?")
 
 
@@ -168,7 +174,8 @@ class Pods:
         shm: size of each pod's shared memory, in Kubernetes's notation.
         memory: memory of each pod; not limited if None.
         gpus: GPUs of each pod.
-        claim: PersistentVolumeClaim for the run; None keeps it in the root's pod, with which it goes.
+        claim: PersistentVolumeClaim for the run, which all pods mount; None keeps it in the root's pod, with
+            which it goes.
     """
 
     image: str
@@ -197,7 +204,9 @@ def manifests(job: JobConfig, name: str, files: Mapping[str, bytes], pods: Pods,
     data = "".join(f"  {keys[place]}: {b64encode(content).decode()}\n" for place, content in files.items())
     items = [{"key": "config.toml", "path": "config.toml"}]
     items += [{"key": keys[place], "path": place} for place in files]
-    script = SCRIPT.format(name=name, port=PORT)
+    # Each launch has a run of its own, which its pods find again.
+    run = f"{name}-{hashlib.sha256(key.public.encode()).hexdigest()[:8]}"
+    script = SCRIPT.format(name=name, port=PORT, run=run)
     spec = JOB.format(
         name=name,
         most=job.distribution.hosts.max,
@@ -249,9 +258,10 @@ def _portable(job: JobConfig) -> JobConfig:
 
 
 def _check(name: str, files: Mapping[str, bytes], pods: Pods) -> None:
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or name in _YAML_WORDS:
         raise UsageError(
-            f"{name!r} cannot name a Job: at most 52 small letters, digits and '-'; --name chooses another"
+            f"{name!r} cannot name a Job: at most 52 small letters, digits and '-', a letter first; "
+            "--name chooses another"
         )
     for option, size in (("--shm", pods.shm), ("--memory", pods.memory or "1Gi")):
         if not _QUANTITY.fullmatch(size):

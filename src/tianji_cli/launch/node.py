@@ -472,9 +472,10 @@ class RemoteNode(Node):
         match request:
             case Begin(number=number):
                 self._pids[number] = None
-                if self.lost or not self._control.send(self.name, request):
-                    error = f"could not be started: {self.host.name} is gone"
-                    self._end(number, ProcessExit(error=error))
+                if self.lost:
+                    self._end(number, ProcessExit(error=f"was lost with its host {self.host.name}"))
+                elif not self._control.send(self.name, request):
+                    self._lose()
             case Kill(number=number) if not self._can_kill:
                 self.must_abort = True
                 self._end(number, ProcessExit())

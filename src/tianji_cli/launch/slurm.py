@@ -118,7 +118,10 @@ until wait "$training"; status=$?; ! kill -0 "$training" 2>/dev/null; do :; done
 
 REQUEUE: Final = """\
 # It was stopped before it was over, and has saved: Slurm ends this script, and queues the job again.
-if [ -n "$warned" ] && [ "$status" = 130 ]; then scontrol requeue "$SLURM_JOB_ID" && exec sleep 60; fi
+if [ -n "$warned" ] && [ "$status" = 130 ] &&
+    [[ $(scontrol show job "$SLURM_JOB_ID") != *JobState=CANCELLED* ]]; then
+    scontrol requeue "$SLURM_JOB_ID" && exec sleep 60
+fi
 """
 
 

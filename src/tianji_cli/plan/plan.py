@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, cycle, product
+from itertools import chain, count, cycle, islice, product
 from typing import Final
 
 from tianji_cli.config.schema import Inference, JobConfig, UserRoleSection
@@ -354,8 +354,10 @@ def expected_hosts(config: JobConfig, present: Sequence[Host] = ()) -> tuple[Hos
         present: hosts that are there, the root's first; this one alone by default.
     """
     present = present or [this_host()]
-    others = range(len(present), config.distribution.hosts.max)
-    return (*present, *(Host(f"host-{number}", present[0].cores) for number in others))
+    taken = {host.name for host in present}
+    names = (name for number in count(len(present)) if (name := f"host-{number}") not in taken)
+    others = islice(names, config.distribution.hosts.max - len(present))
+    return (*present, *(Host(name, present[0].cores) for name in others))
 
 
 def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
@@ -513,7 +515,9 @@ class _Planner:
             taken[mine[0]] += inference.num * inference.cores
         for host in self._spread(group, self._buffers):
             taken[host] += self._config.distribution.buffer.cores
-        free = [max(len(host.cores) - taken[host], 0) for host in mine]
+        seats = self._config.distribution.hosts
+        least = int(seats.min < seats.max)  # A host that training begins with has an actor.
+        free = [max(len(host.cores) - taken[host], least) for host in mine]
         shares = _shares(number, free if any(free) else [1] * len(mine))
         return [host for host, share in zip(mine, shares, strict=True) for _ in range(share)]
 

@@ -188,6 +188,10 @@ class Inference(Role):
         self._most = min(self._served, most // layout.num_envs)
         self._held = [HeldPolicy(executor, layout, self._most) for executor in executors]
         self._newest = self._held[0]
+        self._lives: dict[int, int] = {}
+        """Newest incarnation of each actor that has asked."""
+        self._gone: dict[int, int] = {}
+        """Newest incarnation of each actor whose seat has been empty: requests of it are late."""
         self._unsent: list[tuple[int, Fields]] = []
         """Answers to processes that are not there yet, or no more."""
         self._passes = 0
@@ -235,6 +239,16 @@ class Inference(Role):
         for policy in self._held:
             policy.users.difference_update(gone)
 
+    def note_actors(self, actors: Sequence[int]) -> None:
+        """Serve the actors that are there; the others keep no version, and are not waited for."""
+        served = {rank: set(numbers) & set(actors) for rank, numbers in self._actors.items()}
+        self._served = sum(map(len, served.values()))
+        self._unsent = [unsent for unsent in self._unsent if served.get(unsent[0])]
+        gone = {actor for numbers in self._actors.values() for actor in numbers}.difference(actors)
+        self._gone |= {actor: self._lives[actor] for actor in gone & self._lives.keys()}
+        for policy in self._held:
+            policy.users -= gone
+
     def report(self) -> UserReport:
         """Report requests and passes, and the messages that it has rejected."""
         return UserReport(
@@ -252,7 +266,10 @@ class Inference(Role):
         while not self._is_full and (request := self._inlet.probe()) is not None:
             if request.sender not in self._actors:
                 continue  # It was under way when its process was lost.
-            actor = int(request.fields["actor"])
+            actor, life = int(request.fields["actor"]), int(request.fields["life"])
+            if life <= self._gone.get(actor, -1):
+                continue
+            self._lives[actor] = life
             policy = next((policy for policy in self._held if actor in policy.users), self._newest)
             if request.fields["begins"]:  # Its predecessor may have been killed within a fragment.
                 policy.users.discard(actor)

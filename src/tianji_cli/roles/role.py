@@ -65,8 +65,8 @@ class Role(ABC):
     def allow(self, fragments: int | None) -> None:  # noqa: B027 - only actors begin fragments
         """Limit the number of further fragments; None allows any number."""
 
-    def explore_among(self, actors: Sequence[int]) -> None:  # noqa: B027 - only actors explore
-        """Take one's place in the range of exploration among actors, which are named by their numbers."""
+    def note_actors(self, actors: Sequence[int]) -> None:  # noqa: B027 - most have no use for them
+        """Note which of the group's actors are there, by their numbers: hosts come and go."""
 
     def adopt_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:  # noqa: B027 - only actors
         """Adopt other hyperparameters of a population member; a learner gets them with a state instead."""

@@ -83,7 +83,7 @@ class Deaths:
             self._lose_buffer(rank, cause)
         elif gone and self._can_continue_without(rank) and self.lose({rank}, cause):
             self._drop_group(job.plan.processes[rank].group)
-        elif not comes_again or not (exit_.by_signal or raised or left):
+        elif not comes_again or not (exit_.by_signal or raised or left or (is_lost and job.outcome)):
             job.died |= gone and job.phase is Phase.TRAINING and job.outcome is None
             job.fail(cause)
         elif job.outcome is None:
@@ -209,6 +209,7 @@ class Deaths:
         job.event(f"{cause}; it is lost, with {replay}{job.plan.titles(upstream)}; the others go on")
         gone = {rank} | upstream
         job.lost_ranks |= gone
+        job.vacant -= gone
         job.pool.kill(upstream)
         job.members.leave(gone)
         self._announce_loss(gone)
@@ -304,6 +305,6 @@ class Deaths:
                 self._missing -= ranks  # Its old actors count as killed already.
                 learner_report = job.overview.learners().get(group)
                 reached = 0 if learner_report is None else learner_report.env_steps
-                for old in sorted(ranks):
+                for old in sorted(ranks - job.lost_ranks):
                     job.overview.keep(old)
                     job.start(old, job.members.incarnation(old) + 1, reached)

@@ -53,6 +53,8 @@ class Rendezvous:
             names = [self._welcome.host, *(node.host.name for node in self._nodes.values())]
             self._show(f"{len(names)} of {wanted + 1} hosts are here: {', '.join(names)}")
             for message in self._receive():
+                if isinstance(message, Arrive) and self.knows(message):
+                    continue
                 if isinstance(message, Arrive) and len(self._nodes) < most:
                     self.admit(message)
                 elif isinstance(message, Arrive):
@@ -103,13 +105,15 @@ class Rendezvous:
         self._event(f"{name} ({arrival.interface}, {len(host.cores)} cores) has joined{place}")
         return node
 
-    def refuse(self, arrival: Arrive) -> None:
-        """Refuse a host that there is no seat for."""
-        reason = (
-            f"the job has all its hosts: {arrival.host} came too late, or distribution.hosts is too small"
-        )
-        self._control.send(arrival.node, Refuse(reason=reason))
-        self._event(f"{arrival.host} wanted to join and was refused: all hosts are there")
+    def refuse(self, arrival: Arrive, why: str = "") -> None:
+        """Refuse a host that there is no seat for, or for another reason."""
+        too_many = f"{arrival.host} came too late, or distribution.hosts is too small"
+        self._control.send(arrival.node, Refuse(reason=why or f"the job has all its hosts: {too_many}"))
+        self._event(f"{arrival.host} wanted to join and was refused: {why or 'all hosts are there'}")
+
+    def knows(self, arrival: Arrive) -> bool:
+        """Whether a host has been welcomed before: it asks again until it hears of that."""
+        return arrival.node in self._nodes
 
     def _free_name(self, wanted: str) -> str:
         """Number hosts of the same name."""
@@ -142,21 +146,27 @@ class LateHosts(Observer):
 
     def on_message(self, message: ToRoot) -> None:
         """Welcome a host, and seat it when it has answered."""
-        if isinstance(message, Arrive):
+        if isinstance(message, Arrive) and not self._rendezvous.knows(message):
             awaited = {node.host.name for node in self._coming.values()}
             seat = next((seat for seat in self._job.empty_seats if seat not in awaited), None)
-            if seat is None or self._job.outcome is not None:
+            if self._job.outcome is not None:
+                self._rendezvous.refuse(message, "the job is ending")
+            elif seat is None:
                 self._rendezvous.refuse(message)
             elif (node := self._rendezvous.admit(message, seat)) is not None:
                 self._coming[message.node] = node
         elif isinstance(message, Present) and message.node in self._coming:
             node = self._coming.pop(message.node)
             node.note(message)
-            self._job.fill_seat(node.host.name, node)
+            if self._job.outcome is None:
+                self._job.fill_seat(node.host.name, node)
+            else:
+                node.end_job()
 
     def on_tick(self, snapshot: Snapshot) -> None:  # noqa: ARG002 - it looks at hosts alone
         """Forget hosts that have left before they answered."""
         for name, node in list(self._coming.items()):
             node.check()
             if node.lost:
+                node.end_job()
                 del self._coming[name]

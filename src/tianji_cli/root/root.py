@@ -141,9 +141,7 @@ class Root:
     def _handle(self, message: ToRoot) -> None:
         """Record a message, and hand it to the observers."""
         match message:
-            case Register() | Report() if not self._is_expected(message):
-                return
-            case Stopped(report=report) if not self._is_expected(report):
+            case Register() | Report() | Stopped() | Failed() if not self._is_expected(message):
                 return
             case Register():
                 self._welcome(message)
@@ -155,7 +153,7 @@ class Root:
                 self._handle(message.report)
             case Failed():
                 self._deaths.note_failure(message)
-            case Terminate():
+            case Terminate() if message.rank not in self._job.lost_ranks:
                 self._request_stop(f"SIGTERM to {self._job.title(message.rank)}")
             case Exited():
                 self._job.overview.note_pages(message.pages)
@@ -167,8 +165,9 @@ class Root:
         for observer in self._observers:
             observer.on_message(message)
 
-    def _is_expected(self, message: Register | Report) -> bool:
+    def _is_expected(self, message: Register | Report | Stopped | Failed) -> bool:
         """Whether a message comes from the present process of a rank, and a report is of its roles."""
+        message = message.report if isinstance(message, Stopped) else message
         job, rank = self._job, message.rank
         if not job.members.is_current(rank, message.incarnation):
             return False  # The process has died since, and its successor is on its way.

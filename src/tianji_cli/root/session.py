@@ -50,8 +50,8 @@ from tianji_cli.quantities import several
 from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.hosts import LateHosts, Rendezvous
 from tianji_cli.root.observers.announcements import Announcements
+from tianji_cli.root.observers.attendance import Attendance
 from tianji_cli.root.observers.averaging import ParameterAveraging
-from tianji_cli.root.observers.exploration import ExplorationLadder
 from tianji_cli.root.observers.goals import ProductionGoal, StopRules
 from tianji_cli.root.observers.hangs import EvaluationWatch, HangWatch
 from tianji_cli.root.observers.observer import Observer
@@ -306,7 +306,7 @@ def _observers(request: RunRequest, job: RunningJob) -> tuple[list[Observer], Ex
         HangWatch(job),
         StopRules(job, request.enough),
         ProductionGoal(job),
-        ExplorationLadder(job),
+        Attendance(job),
         Tracing(job, request.run),
         EvaluationWatch(job),
     ]
@@ -360,6 +360,7 @@ def _welcome(request: RunRequest) -> Welcome:
         experiment=job.experiment.name,
         run=str(request.run.path.absolute()),
         files=dict(request.files),
+        may_leave=job.distribution.hosts.min < job.distribution.hosts.max,
     )
 
 

@@ -5,7 +5,8 @@ A *worker* carries roles. A *node* starts workers: the fork server of the root's
 
 Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a
 role has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped``
-as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``adopt``, ``wind_down``, ``stop``.
+as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``attending``, ``adopt``,
+``wind_down``, ``stop``.
 When a run is traced the root sends ``trace``; workers of other hosts ask for the time (``ask_clock``,
 ``clock``), and all send their ``spans``, and ``traced`` behind them.
 
@@ -139,6 +140,7 @@ class Failed(Message):
 
     kind: Literal["failed"] = "failed"
     rank: int
+    incarnation: Natural
     cause: str
     traceback: str
 
@@ -354,10 +356,10 @@ class Clock(Message):
     root_s: Seconds
 
 
-class Explore(Message):
-    """Numbers of the group's actors that are there, which share the range of exploration out."""
+class Attending(Message):
+    """Numbers of the group's actors that are there; those of empty seats are not."""
 
-    kind: Literal["explore"] = "explore"
+    kind: Literal["attending"] = "attending"
     actors: list[Natural]
 
 
@@ -383,7 +385,8 @@ class Stop(Message):
 class Welcome(Message):
     """All that a host needs to take part: its name in the job, the user's own files by path.
 
-    ``run`` is the run directory, which it may reach under the same path.
+    ``run`` is the run directory, which it may reach under the same path. A host that ``may_leave`` takes a
+    signal for its own: the job goes on without it.
     """
 
     kind: Literal["welcome"] = "welcome"
@@ -391,6 +394,7 @@ class Welcome(Message):
     experiment: str
     run: str
     files: dict[str, bytes]
+    may_leave: bool = False
 
 
 class Refuse(Message):
@@ -474,7 +478,7 @@ FromWorker = (
 )
 FromNode = Arrive | Present | Began | Wrote | Exited | Answer
 ToRoot = FromWorker | FromNode
-ToWorker = Addresses | PeerLost | Allow | Explore | Adopt | Trace | Clock | WindDown | Stop
+ToWorker = Addresses | PeerLost | Allow | Attending | Adopt | Trace | Clock | WindDown | Stop
 NodeRequest = Prepare | Begin | Kill | StartNoMore
 ToNode = NodeRequest | Welcome | Refuse | Ping | Dismiss | Ask | SavedState
 FromRoot = ToWorker | ToNode

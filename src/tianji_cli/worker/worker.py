@@ -43,10 +43,10 @@ from tianji_cli.wire.messages import (
     Addresses,
     Adopt,
     Allow,
+    Attending,
     Begin,
     BuildOutput,
     BuildReport,
-    Explore,
     Failed,
     Finished,
     FromRoot,
@@ -95,7 +95,12 @@ def run_worker(job: Job, own: Begin, parent_pipe: int | None = None) -> None:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
             cause = error.error if isinstance(error, RoleError) else error
             control.send(
-                Failed(rank=own.rank, cause=text(explained(cause)), traceback=text(traceback.format_exc()))
+                Failed(
+                    rank=own.rank,
+                    incarnation=own.incarnation,
+                    cause=text(explained(cause)),
+                    traceback=text(traceback.format_exc()),
+                )
             )
             with contextlib.suppress(OSError):  # The disk may be what is full.
                 traceback.print_exc()
@@ -422,8 +427,8 @@ def _tell(role: Role, message: FromRoot) -> None:
     match message:
         case PeerLost():
             role.peer_lost(message.rank, message.counts_from)
-        case Explore():
-            role.explore_among(message.actors)
+        case Attending():
+            role.note_actors(message.actors)
         case Adopt():
             role.adopt_hyperparameters(message.hyperparameters)
         case WindDown():

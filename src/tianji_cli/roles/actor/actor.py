@@ -335,7 +335,7 @@ class Actor(Role):
         if self._settings_with is not None:
             self._agent.adopt_settings(self._settings_with(hyperparameters))
 
-    def explore_among(self, actors: Sequence[int]) -> None:
+    def note_actors(self, actors: Sequence[int]) -> None:
         """Take this actor's place in the range of exploration among the group's actors that are there."""
         num_envs = self._environment.num_envs
         self._agent.explore_as(actors.index(self._number) * num_envs, len(actors) * num_envs)

@@ -1,38 +1,41 @@
-"""Shares exploration out among the actors of a group that are there, as hosts come and go."""
+"""Tells the processes of a group which of its actors are there, as hosts come and go."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.root.observers.observer import Observer
 from tianji_cli.root.running_job import RunningJob
 from tianji_cli.telemetry.snapshot import Snapshot
-from tianji_cli.wire.messages import Explore, Register, ToRoot
+from tianji_cli.wire.messages import Attending, Register, ToRoot
 
 
-class ExplorationLadder(Observer):
-    """Gives actors their place among those that are there: DQN's explore the less, the later they come.
+class Attendance(Observer):
+    """Tells actors, and inference apart, which actors of their group are there.
 
-    Without it, the few actors of a job that begins with one host of many would be those that explore most.
-    Actors are built with their place among all that the plan has, and hear of another one.
+    They begin with all actors that the plan has. DQN's explore the less, the later they come, so the few of a
+    job that begins with one host of many would be those that explore most. Inference forgets those that are
+    gone, which would keep it at an old version.
     """
 
     def __init__(self, job: RunningJob) -> None:
         self._job = job
-        self._group_of = {process.rank: process.group for process in job.plan.carrying("actor")}
+        carriers = (*job.plan.carrying("actor"), *job.plan.carrying(INFERENCE))
+        self._group_of = {process.rank: process.group for process in carriers}
         self._vacant: set[int] = set()
 
     def on_begin(self) -> None:
-        """Tell the actors of the hosts that training begins with."""
+        """Tell the processes of the hosts that training begins with."""
         self._note_changes()
 
     def on_message(self, message: ToRoot) -> None:
-        """Tell an actor that has just begun, unless all are there."""
+        """Tell a process that has just begun, unless all are there."""
         if isinstance(message, Register) and message.rank in self._group_of and self._vacant:
             self._tell([message.rank])
 
     def on_tick(self, snapshot: Snapshot) -> None:  # noqa: ARG002 - it looks at seats alone
-        """Tell all actors of the groups whose seats have changed."""
+        """Tell all processes of the groups whose seats have changed."""
         self._note_changes()
 
     def _note_changes(self) -> None:
@@ -48,4 +51,4 @@ class ExplorationLadder(Observer):
                 of_group = plan.carrying("actor", self._group_of[rank])
                 there = [process for process in of_group if process.rank not in self._job.vacant]
                 actors = [actor for process in there for actor in process.actors]
-                self._job.control.send(rank, Explore(actors=actors))
+                self._job.control.send(rank, Attending(actors=actors))

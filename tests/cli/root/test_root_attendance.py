@@ -1,4 +1,4 @@
-"""Actors share their range of exploration out among those that are there."""
+"""Actors, and inference apart, hear which actors of their group are there."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import pytest
 from cli.root.stub_job import stub_job
 
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.root.observers.exploration import ExplorationLadder
-from tianji_cli.wire.messages import Explore, Register
+from tianji_cli.root.observers.attendance import Attendance
+from tianji_cli.wire.messages import Attending, Register
 
 PLAN = Plan(
     (
@@ -17,6 +17,7 @@ PLAN = Plan(
         PlannedProcess(3, ("actor", "actor"), 0, "there", (), 1, actors=(1, 2)),
         PlannedProcess(4, ("buffer", "learner"), 1, "here", (), 1),
         PlannedProcess(5, ("actor",), 1, "here", (), 1, actors=(3,)),
+        PlannedProcess(6, ("inference",), 0, "here", (), 1),
     ),
     "shm",
     "zmq",
@@ -31,7 +32,7 @@ def sent() -> dict[int, list[int]]:
 @pytest.fixture
 def job(sent: dict[int, list[int]]) -> Any:
     class Control:
-        def send(self, rank: int, message: Explore) -> None:
+        def send(self, rank: int, message: Attending) -> None:
             sent[rank] = message.actors
 
     return stub_job(PLAN, [], control=Control())
@@ -42,25 +43,25 @@ def registered(rank: int) -> Register:
 
 
 def test_where_all_are_there_nobody_is_told(job: Any, sent: dict[int, list[int]]) -> None:
-    ladder = ExplorationLadder(job)
-    ladder.on_begin()
-    ladder.on_tick(None)  # type: ignore[arg-type]
-    ladder.on_message(registered(2))
+    attendance = Attendance(job)
+    attendance.on_begin()
+    attendance.on_tick(None)  # type: ignore[arg-type]
+    attendance.on_message(registered(2))
     assert sent == {}
 
 
 def test_of_a_group_those_that_are_there_hear_who_else_is(job: Any, sent: dict[int, list[int]]) -> None:
-    ladder = ExplorationLadder(job)
+    attendance = Attendance(job)
     job.vacant |= {3}
-    ladder.on_begin()
-    assert sent == {2: [0]}
+    attendance.on_begin()
+    assert sent == {2: [0], 6: [0]}
     sent.clear()
-    ladder.on_message(registered(2))
-    ladder.on_message(registered(1))
+    attendance.on_message(registered(2))
+    attendance.on_message(registered(1))
     assert sent == {2: [0]}, "an actor that was restarted hears it, too"
     sent.clear()
-    ladder.on_tick(None)  # type: ignore[arg-type]
+    attendance.on_tick(None)  # type: ignore[arg-type]
     assert sent == {}
     job.vacant.clear()
-    ladder.on_tick(None)  # type: ignore[arg-type]
-    assert sent == {2: [0, 1, 2], 3: [0, 1, 2]}
+    attendance.on_tick(None)  # type: ignore[arg-type]
+    assert sent == {2: [0, 1, 2], 3: [0, 1, 2], 6: [0, 1, 2]}
