@@ -82,7 +82,7 @@ class ForkServer:
         self._job: Job | None = None
         self._job_number = 0
         self._clearing: int | None = None
-        self._children: dict[int, tuple[int, Callable[[ProcessExit], FromForkServer]]] = {}
+        self._children: dict[int, tuple[int, Callable[[ProcessExit], object]]] = {}
         self._orphans: dict[int, float] = {}
         self._building: BuildOutput | None = None
         self._is_asked = True
@@ -112,18 +112,23 @@ class ForkServer:
         for descriptor, _ in self._poller.poll(1e3 * ORPHAN_LOOK_S if looks else None):
             if descriptor in self._children:
                 self._reap(descriptor)
-                continue
-            data = b""
-            with suppress(ConnectionResetError):  # The root is dead.
-                data = self._channel.recv(1 << 16)
-            if not data:
-                self._is_asked = False
-                self._poller.unregister(self._channel)
-            *lines, self._received = (self._received + data).split(b"\n")
-            self._requests.extend(map(decode_to_fork_server, lines))
+            elif descriptor == self._channel.fileno():
+                self._receive()
+            elif self._building is not None:
+                self._report_build(self._building)
         if self._building is not None:
             self._building.bound()
         end_orphans({pid for pid, _ in self._children.values()}, self._orphans)
+
+    def _receive(self) -> None:
+        data = b""
+        with suppress(ConnectionResetError):  # The root is dead.
+            data = self._channel.recv(1 << 16)
+        if not data:
+            self._is_asked = False
+            self._poller.unregister(self._channel)
+        *lines, self._received = (self._received + data).split(b"\n")
+        self._requests.extend(map(decode_to_fork_server, lines))
 
     def _serve(self, request: ToForkServer) -> Work | None:
         match request:
@@ -141,19 +146,26 @@ class ForkServer:
         from tianji_cli.worker.worker import check_build  # noqa: PLC0415 - the root imports this module, too
 
         output = BuildOutput.new()
-
-        def built(exit_: ProcessExit) -> Built:
-            self._building = None
-            return Built(report=output.read(exit_))
-
         try:
-            if self._fork(built):
+            if self._fork(lambda exit_: self._report_build(output, exit_)):
                 self._building = output
+                self._poller.register(output.done, select.POLLIN)
                 return None
         except OSError as cause:
             self._send(Built(report=BuildReport(error=f"cannot start a process: {cause.strerror or cause}")))
             return None
         return partial(turn_into_build if job.fresh else check_build, job, output)
+
+    def _report_build(self, output: BuildOutput, exit_: ProcessExit | None = None) -> None:
+        """Send a build's report once; ``exit_`` is that of its process if this has ended."""
+        if self._building is not output:
+            return
+        self._building = None
+        self._poller.unregister(output.done)
+        report = output.read(exit_ or ProcessExit())
+        self._send(Built(report=report))
+        for name in report.imported:  # Workers then need not import it one by one.
+            importlib.import_module(name)
 
     def _begin(self, request: Begin) -> Work | None:
         from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too
@@ -166,7 +178,7 @@ class ForkServer:
         gate: tuple[int, ...] = ()
         try:
             gate = os.pipe()
-            pid = self._fork(lambda exit_: Exited(node=HERE, number=number, exit=exit_))
+            pid = self._fork(lambda exit_: self._send(Exited(node=HERE, number=number, exit=exit_)))
         except OSError as cause:
             _close(gate)
             error = cause.strerror or str(cause)
@@ -183,8 +195,8 @@ class ForkServer:
         _close(gate)
         return None
 
-    def _fork(self, ended: Callable[[ProcessExit], FromForkServer]) -> int:
-        """Fork; returns the child's process id, and 0 in the child.
+    def _fork(self, ended: Callable[[ProcessExit], object]) -> int:
+        """Fork; returns the child's process id, and 0 in the child; ``ended`` gets the child's exit.
 
         Raises:
             OSError: the system makes no further process.
@@ -213,10 +225,7 @@ class ForkServer:
         os.close(descriptor)
         pid, ended = self._children.pop(descriptor)
         _, status = os.waitpid(pid, 0)
-        message = ended(ProcessExit(status=os.waitstatus_to_exitcode(status)))
-        self._send(message)
-        for name in message.report.imported if isinstance(message, Built) else ():
-            importlib.import_module(name)  # Workers then need not do so one by one.
+        ended(ProcessExit(status=os.waitstatus_to_exitcode(status)))
 
     def _send(self, message: FromForkServer) -> bool:
         """Send a message; returns False if the other end is dead."""

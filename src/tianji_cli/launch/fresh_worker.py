@@ -1,7 +1,7 @@
 """A process that shares nothing with the fork server, for a job that uses a library that must not be forked.
 
 The fork server's child turns into it, with its process id, by ``python_command`` with the arguments
-JOB ROOT_PIPE (or JOB ROOT_PIPE REPORT PRINTED, for a build), all of them descriptors.
+JOB ROOT_PIPE (or JOB ROOT_PIPE REPORT PRINTED DONE, for a build), all of them descriptors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def turn_into_worker(job: Job, own: Begin, root_pipe: int) -> NoReturn:
 def turn_into_build(job: Job, output: BuildOutput, root_pipe: int) -> NoReturn:
     """Begin this process anew, to build environment and model once; see ``check_build``."""
     output.take_prints()
-    _begin_anew((job, None), root_pipe, output.report, output.printed)
+    _begin_anew((job, None), root_pipe, output.report, output.printed, output.done)
 
 
 def _begin_anew(work: Work, *descriptors: int) -> NoReturn:

@@ -577,20 +577,30 @@ MOST_PRINTED_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class BuildOutput:
-    """Descriptors of memory that a building process writes report and output into, and that outlives it."""
+    """Descriptors of memory that a building process writes report and output into, and that outlives it.
+
+    Attributes:
+        done: an eventfd, readable once the report is there; the end of the process takes 0.2 s more.
+    """
 
     report: int
     printed: int
+    done: int
 
     @classmethod
     def new(cls) -> Self:
         """Make the memory."""
-        return cls(os.memfd_create("build-report"), os.memfd_create("build-output"))
+        return cls(os.memfd_create("build-report"), os.memfd_create("build-output"), os.eventfd(0))
 
     def take_prints(self) -> None:
         """Redirect this process's output to the memory from now on, also once it is another program."""
         for descriptor in (1, 2):
             os.dup2(self.printed, descriptor)
+
+    def finish(self, report: BuildReport) -> None:
+        """Write the report of this process."""
+        os.write(self.report, report.model_dump_json().encode())
+        os.eventfd_write(self.done, 1)
 
     def bound(self) -> None:
         """Free all output but its end: an environment may print without end, and this is memory."""
@@ -602,7 +612,8 @@ class BuildOutput:
             os.pwrite(self.printed, end, size - LAST_BYTES)
 
     def read(self, exit_: ProcessExit) -> BuildReport:
-        """Read the report of a process that has ended, or describe its failure; frees the memory."""
+        """Read the report, or describe the failure of a process that ended without one; frees the memory."""
+        os.close(self.done)
         with open(self.report, "rb") as report, open(self.printed, "rb") as printed:
             report.seek(0)
             content = report.read()

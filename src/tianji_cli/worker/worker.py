@@ -490,5 +490,5 @@ def check_build(job: Job, output: BuildOutput, parent_pipe: int) -> None:
         )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's modules raise
         report = BuildReport(error=text(explained(error)), traceback=text(traceback.format_exc()))
-    os.write(output.report, report.model_dump_json().encode())
+    output.finish(report)
     sys.exit(1 if report.error else 0)
