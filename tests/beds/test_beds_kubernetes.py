@@ -124,5 +124,5 @@ def test_pods_train_come_again_and_end_with_the_first(cluster: Cluster) -> None:
     summary = finished_summary(cluster.run)
     assert summary["session"]["number"] == 2
     assert second.poll() is None, "it asks until Kubernetes ends it"
-    cluster.kill(1, signal.SIGKILL)
-    second.wait()
+    second.send_signal(signal.SIGTERM)  # The Job is over.
+    assert second.wait(20) == 143

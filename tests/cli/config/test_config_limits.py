@@ -12,7 +12,7 @@ import pytest
 from tianji_cli.commands.train import train
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import LONGEST, ConfigError, UsageError
-from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.plan.plan import Host, expected_hosts, make_plan
 
 GOOD = 'extends = "configs/impala_cartpole.toml"\n'
 ZMQ = 'distribution.transport={ local = "shm", remote = "zmq" }'
@@ -213,6 +213,13 @@ def test_a_dry_run_says_who_may_come_and_go(tmp_path: Path, capsys: pytest.Captu
     wanted = ["distribution.hosts={ min = 1, max = 3 }", ZMQ, "distribution.actor.num=6"]
     train(str(tmp_path / "config.toml"), overrides=wanted, dry_run=True)
     assert "training begins on this host; 2 more hosts may come and go" in capsys.readouterr().out
+
+
+def test_no_expected_host_has_the_name_of_one_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(GOOD)
+    job = load_config(str(tmp_path / "config.toml"), ["distribution.hosts=4", ZMQ])
+    names = [host.name for host in expected_hosts(job, [Host("host-2"), Host("host-5")])]
+    assert names == ["host-2", "host-5", "host-3", "host-4"]
 
 
 def test_a_seat_is_pinned_to_the_cores_of_the_host_that_takes_it(tmp_path: Path) -> None:

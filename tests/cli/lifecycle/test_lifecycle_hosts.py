@@ -338,6 +338,35 @@ def test_hosts_that_come_later_get_actors_and_one_too_many_is_refused(workplace:
     run.check_refusals()
 
 
+def test_inference_goes_on_to_newer_policies_without_the_actors_of_a_lost_host(start: Start) -> None:
+    run, host = start(ENDLESS, {"distribution": {"inference": {}, "actor": {"num": 4}}})
+    run.train_until(3000)
+    os.kill(host.pid, signal.SIGKILL)
+    until(lambda: JOINS_IN in run.log, "it is missed")
+    run.train_until(run.env_steps + 20_000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    host.wait_for_all()
+    assert summary["staleness"]["max"] <= 6, "no dead actor keeps the others at an old version"
+
+
+def test_a_host_that_may_leave_does_so_by_a_signal_and_the_others_go_on(workplace: Any) -> None:
+    address = free_address()
+    hosts = {"distribution": {"hosts": {"min": 1, "max": 2}}}
+    run = workplace.train(TWO_HOSTS, hosts, workplace.with_goal(), options=("--quiet", "--listen", address))
+    workplace.until((run.path / "job.key").exists, "the key is written")
+    host = workplace.command("join", address, "--key", str(run.path / "job.key"))
+    host.pid_of("actor 1")
+    run.train_until(3000)
+    os.kill(host.pid, signal.SIGTERM)
+    host.wait(130)
+    assert "leaving the job, which goes on" in host.stderr
+    until(lambda: JOINS_IN in run.log, "it is missed")
+    run.train_until(run.env_steps + 3000)
+    run.reach_goal()
+    assert run.finish()["status"] == "finished"
+
+
 @pytest.mark.parametrize(
     "whole", [pytest.param(False, marks=pytest.mark.soak), True], ids=["its node alone", "with its actors"]
 )

@@ -1,7 +1,6 @@
 """A run with `distribution.restart` goes on by itself when it has lost what it needs."""
 
 import json
-import os
 import signal
 from typing import Any
 
@@ -73,14 +72,3 @@ def test_without_the_setting_or_a_checkpoint_it_ends(workplace: Any, why: dict[s
     run.command.wait(1)
     assert AGAIN not in run.log
     assert json.loads((run.path / "summary.json").read_text())["status"] == "failed"
-
-
-def test_a_signal_ends_it_though_a_learner_was_killed_as_well(workplace: Any) -> None:
-    run = workplace.train(RESTARTS, ENDLESS)
-    workplace.until((run.path / "sessions.jsonl").exists, "it begins")
-    train_in_session(workplace, run, 1)
-    run.command.kill("buffer and learner", signal.SIGSTOP)
-    os.kill(run.command.pid, signal.SIGINT)
-    kill_learner(run)
-    assert run.command.wait() in {1, 130}
-    assert AGAIN not in run.log

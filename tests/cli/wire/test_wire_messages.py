@@ -245,7 +245,7 @@ def test_a_worker_cannot_speak_as_the_root(message: FromRoot) -> None:
     [
         Register(rank=1, incarnation=0, pid=2, address=""),
         Finished(rank=1, reason="done"),
-        Failed(rank=1, cause="", traceback=""),
+        Failed(rank=1, incarnation=0, cause="", traceback=""),
     ],
 )
 def test_the_root_cannot_speak_as_a_worker(message: ToRoot) -> None:
