@@ -360,7 +360,7 @@ class Attending(Message):
     """Numbers of the group's actors that are there; those of empty seats are not."""
 
     kind: Literal["attending"] = "attending"
-    actors: list[Natural]
+    actors: list[int]
 
 
 class Adopt(Message):
