@@ -36,8 +36,8 @@ class Cluster:
     def __init__(self, wire: Wire, place: Path, documents: dict[str, Any]) -> None:
         self._wire = wire
         self._place = place
-        self.run = place / "runs" / NAME
         (container,) = documents["Job"]["spec"]["template"]["spec"]["containers"]
+        self.pods: list[subprocess.Popen[bytes]] = []
         (script,) = container["args"]
         self._script = script.replace("/etc/tianji", str(place)).replace("/runs", str(place / "runs"))
         for directory in ("config", "key", "runs"):
@@ -61,7 +61,7 @@ class Cluster:
             "PATH": f"{TIANJI.parent}:{os.environ['PATH']}",
         }
         with (self._place / f"pod-{index}.log").open("a") as log:
-            return subprocess.Popen(
+            pod = subprocess.Popen(
                 host.command("unshare", "--mount", "sh", "-ec", MOUNTS),
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -69,6 +69,8 @@ class Cluster:
                 stderr=log,
                 start_new_session=True,
             )
+        self.pods.append(pod)
+        return pod
 
     def kill(self, index: int, number: signal.Signals) -> None:
         """Send a signal to all processes of a pod."""
@@ -84,6 +86,11 @@ class Cluster:
         while not condition():
             assert time.monotonic() < deadline, (what, self.log(0), self.log(1))
             time.sleep(0.1)
+
+    @property
+    def run(self) -> Path:
+        """The run's directory, which the root's pod has made."""
+        return next((self._place / "runs").glob(f"{NAME}-*"), self._place / "runs/none")
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -105,6 +112,8 @@ def cluster(wire: Wire, tmp_path: Path) -> Iterator[Cluster]:
     finally:
         for index in (0, 1):
             one.kill(index, signal.SIGKILL)
+        for pod in one.pods:
+            pod.wait()
 
 
 def test_pods_train_come_again_and_end_with_the_first(cluster: Cluster) -> None:

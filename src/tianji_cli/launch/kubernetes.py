@@ -37,7 +37,7 @@ cp -rL /etc/tianji/config /etc/tianji/key "$mine"
 root={name}-0.{name}
 if [ "$JOB_COMPLETION_INDEX" != 0 ]; then
     # A host that is lost or dismissed asks again: the Job is over when its root is.
-    trap 'kill "$joined" 2>/dev/null; exit 143' TERM
+    trap 'kill "$joined" 2>/dev/null || true; exit 143' TERM
     while :; do
         if getent hosts "$root" >/dev/null; then
             tianji join "tcp://$root:{port}" --key "$mine/key/job.key" &

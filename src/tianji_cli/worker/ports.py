@@ -66,17 +66,19 @@ def _add_fragments(
     """Add the ends of the path of fragments, and the copies that a role receives."""
     graph, plan, job, rank = builder.config.graph, builder.job.plan, builder.number, builder.process.rank
     path, own = graph.path_of_fragments, fragments_to(role)
+    is_source, is_between = role in graph.sources, role in path
+    # Copies are counted nowhere; a process with actors, too, has pages of theirs.
     numbers = {number: page for (writer, number), page in plan.pages.items() if writer == rank}
-    pages = {number: ProductionPage(counters, page) for number, page in numbers.items()}
+    counted = numbers if is_source or is_between else {}
+    pages = {number: ProductionPage(counters, page) for number, page in counted.items()}
     if any(edge.name == own for edge in plan.channels):
         layout = builder.layouts.get(role, builder.layout)
         validator = FragmentValidator(layout, job, actors_before(builder, transport.wiring, role))
         validator.rejected = rejected
         holds = builder.config.roles[role].holds
         inlet = FragmentInlet(transport, own, layout, validator, pages, holds)
-        ports.inlets[FRAGMENTS if role in path else own] = inlet
-    is_source = role in graph.sources
-    if not is_source and role not in path:
+        ports.inlets[FRAGMENTS if is_between else own] = inlet
+    if not is_source and not is_between:
         return
     receiver = path[1] if is_source else path[path.index(role) + 1]
     channel, layout = fragments_to(receiver), builder.layouts[receiver]
