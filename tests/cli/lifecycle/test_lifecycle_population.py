@@ -205,8 +205,8 @@ def test_evaluations_judge_members_where_they_are_on(workplace: Any) -> None:
     run = workplace.train(POPULATION, ENDLESS, evaluation)
 
     def judged() -> bool:
-        begun = compared(run, 1)()
-        return begun and any(one["score"] is not None for one in run.rows[-1]["population"]["members"])
+        found = run.rows[-1].get("population") if run.rows else None  # Rows of evaluations have none.
+        return found is not None and any(one["score"] is not None for one in found["members"])
 
     workplace.until(judged, "a member that was evaluated")
     run.command.signal_all(signal.SIGINT)
