@@ -16,9 +16,10 @@ from tianji_cli.commands.seeds import numbers_of
 from tianji_cli.commands.sweep import begin, check_installed, tree_of
 from tianji_cli.config.loader import dump_config, fill_in_later_keys, resolve
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.source import Tree
 from tianji_cli.errors import UsageError
 from tianji_cli.files.campaigns import SweepDirectory
-from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.extensions import collect_files
 from tianji_cli.launch.kubernetes import Pods, apply, manifests
 from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit, sweep_script
@@ -81,46 +82,75 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
         SlurmError: Slurm is not there, or does not take the job.
     """
     request = Request(
-        nodes or 1,
-        partition,
-        time,
-        account,
-        cpus_per_node,
-        qos,
-        gpus,
-        actor_partition,
-        requeue,
-        tuple(sbatch or ()),
+        nodes=nodes or 1,
+        partition=partition,
+        time=time,
+        account=account,
+        cpus_per_node=cpus_per_node,
+        qos=qos,
+        gpus=gpus,
+        actor_partition=actor_partition,
+        requeue=requeue,
+        lines=tuple(sbatch or ()),
     )
     _check_together(config, resume, seeds, array, request, sweep=sweep)
+    settings, place = overrides or (), (out or DEFAULT_OUT).absolute()
     if sweep and config is not None:
-        return _launch_sweep(config, overrides or (), name, out, array, request, print_only=print_only)
-    place = (DEFAULT_OUT if out is None else out).absolute()
-    earlier = None if resume is None else RunDirectory.find(resume, place)
-    if earlier is not None:
-        earlier.check()  # The run's config names modules that will run.
-    tree = tree_of(str(config or (earlier and earlier.config)), overrides or (), name)
+        said = _launch_sweep(config, settings, name, out, array, request, print_only=print_only)
+    elif resume is not None:
+        run = RunDirectory.find(resume, place)
+        said = _go_on(run, settings, nodes, name, request, print_only=print_only)
+    else:
+        job, request = _for_nodes(tree_of(str(config), settings, name), nodes, request)
+        numbers = [job.experiment.seed] if seeds is None else numbers_of(seeds, job.experiment.seed)
+        said = _begin([_with_seed(job, seed) for seed in numbers], place, request, print_only=print_only)
+    sys.stdout.write(said)
+    return 0
+
+
+def _for_nodes(tree: Tree, nodes: int | None, request: Request) -> tuple[JobConfig, Request]:
+    """Resolve a config for the nodes to ask for, and ask for as many as it has hosts.
+
+    Raises:
+        UsageError: there is one node, and others are to come from a partition of their own.
+    """
     if nodes is not None:
         tree.assign(("distribution", "hosts"), nodes, "--nodes")
-    if earlier is not None:
-        fill_in_later_keys(tree)
-    job = resolve(tree, cpus_per_node)
-    request = replace(request, nodes=job.distribution.hosts.max)
-    if actor_partition is not None and request.nodes == 1:
+    job = resolve(tree, request.cpus_per_node)
+    if request.actor_partition is not None and job.distribution.hosts.max == 1:
         raise UsageError("--actor-partition is where the nodes beside the first come from, and there is one")
-    if earlier is not None:
-        settings = [*(overrides or ()), *([] if nodes is None else [f"distribution.hosts={nodes}"])]
-        return _submit(job, [earlier], request, settings, print_only=print_only)
-    numbers = [job.experiment.seed] if seeds is None else numbers_of(seeds, job.experiment.seed)
-    return _begin([_with_seed(job, seed) for seed in numbers], place, request, print_only=print_only)
+    return job, replace(request, nodes=job.distribution.hosts.max)
 
 
-def _begin(jobs: Sequence[JobConfig], place: Path, request: Request, *, print_only: bool) -> int:
-    """Submit new runs of jobs that differ by their seed, or print the script."""
+def _go_on(
+    run: RunDirectory,
+    overrides: Sequence[str],
+    nodes: int | None,
+    name: str | None,
+    request: Request,
+    *,
+    print_only: bool,
+) -> str:
+    """Submit a job that goes on with a run; return what to say of it, or the script."""
+    run.check()  # The run's config names modules that will run.
+    tree = tree_of(str(run.config), overrides, name)
+    fill_in_later_keys(tree)
+    job, request = _for_nodes(tree, nodes, request)
+    settings = [*overrides, *([] if nodes is None else [f"distribution.hosts={nodes}"])]
+    place = run.path.absolute()
+    script = batch_script(job, [place], request, settings)
+    if print_only:
+        return script
+    require_slurm()
+    return submit(script_of(place), script)
+
+
+def _begin(jobs: Sequence[JobConfig], place: Path, request: Request, *, print_only: bool) -> str:
+    """Submit new runs of jobs that differ by their seed; return what to say of it, or the script."""
     if print_only:
         first = RunDirectory.next(jobs[0].experiment.name, place).path
-        runs = [RunDirectory(first.with_name(str(int(first.name) + more))) for more in range(len(jobs))]
-        return _submit(jobs[0], runs, request, None, print_only=True)
+        paths = [first.with_name(str(int(first.name) + more)) for more in range(len(jobs))]
+        return batch_script(jobs[0], paths, request)
     require_slurm()
     runs = []
     try:
@@ -131,7 +161,8 @@ def _begin(jobs: Sequence[JobConfig], place: Path, request: Request, *, print_on
             write_new_key(run.path / "job.key")
         for warning in runs[0].check():
             say(f"warning: {warning}")
-        return _submit(jobs[0], runs, request, None, print_only=False)
+        paths = [run.path for run in runs]
+        return submit(script_of(paths[0]), batch_script(jobs[0], paths, request))
     except BaseException:
         for run in runs:
             shutil.rmtree(run.path)  # The job was not submitted, so the run never begins.
@@ -162,28 +193,6 @@ def _with_seed(job: JobConfig, seed: int) -> JobConfig:
     return job.model_copy(update={"experiment": job.experiment.model_copy(update={"seed": seed})})
 
 
-def _submit(
-    job: JobConfig,
-    runs: Sequence[RunDirectory],
-    request: Request,
-    resumed: Sequence[str] | None,
-    *,
-    print_only: bool,
-) -> int:
-    """Write the script of some runs into the first of them, and submit it; or print it."""
-    tianji = Path(sys.executable).with_name("tianji")
-    paths = [run.path.absolute() for run in runs]
-    text = batch_script(job, paths, request, tianji, resumed)
-    if print_only:
-        sys.stdout.write(text)
-        return 0
-    require_slurm()
-    script = script_of(paths[0])
-    write_whole(script, text.encode())
-    sys.stdout.write(f"submitted job {submit(script)}: {script}\n")
-    return 0
-
-
 def _launch_sweep(
     config: str,
     overrides: Sequence[str],
@@ -193,18 +202,17 @@ def _launch_sweep(
     request: Request,
     *,
     print_only: bool,
-) -> int:
+) -> str:
+    """Submit the jobs of a sweep; return what to say of it, or the script."""
     if request.nodes > 1:
         raise UsageError("each trial of a sweep is on one node: --array says how many nodes share the trials")
     check_installed()
     from tianji_cli.runs.sweep.space import plan_sweep  # noqa: PLC0415 - only this needs it
 
     plan = plan_sweep(tree_of(config, overrides, name), None)
-    tianji = Path(sys.executable).with_name("tianji")
     if print_only:
         place = out or SweepDirectory.next(plan.job.experiment.name)
-        sys.stdout.write(sweep_script(plan.job, place.absolute(), array, request, tianji))
-        return 0
+        return sweep_script(plan.job, place.absolute(), array, request)
     require_slurm()
     if out is not None and SweepDirectory(out).is_there:
         raise UsageError(f"{out} has a sweep already: sbatch {script_of(out)} has more jobs take part")
@@ -212,13 +220,10 @@ def _launch_sweep(
     try:
         (directory.path / "logs").mkdir()
         script = script_of(directory.path.absolute())
-        write_whole(script, sweep_script(plan.job, script.parent, array, request, tianji).encode())
-        number = submit(script)
+        return submit(script, sweep_script(plan.job, script.parent, array, request))
     except BaseException:
         shutil.rmtree(directory.path)  # The job was not submitted, so there are no trials.
         raise
-    sys.stdout.write(f"submitted job {number}: {script}\n")
-    return 0
 
 
 def k8s(  # noqa: PLR0913 - the options of a command are its parameters
@@ -256,7 +261,7 @@ def k8s(  # noqa: PLR0913 - the options of a command are its parameters
         tree.assign(("distribution", "hosts"), _range_of(hosts), "--hosts")
     distribution = tree.values.setdefault("distribution", {})
     if isinstance(distribution, dict):
-        distribution.setdefault("pin_cores", False)  # Pods share the cores of a node that nobody knows here.
+        distribution.setdefault("pin_cores", False)  # Other pods may be on the same node.
     job = resolve(tree, cpus_per_node)
     pods = Pods(image, shm, memory, gpus, claim)
     title = job.experiment.name.replace("_", "-").lower()

@@ -63,7 +63,7 @@ exec tianji train $what --listen "tcp://$POD_IP:{port}"
 
 MANIFESTS: Final = """\
 # Written by `tianji launch k8s`. `kubectl apply -f` starts it; pod {name}-0-... is its root.
-# The Secret has the job's key: let nobody else read this.
+# The Secret has the job's key: keep this file to yourself.
 apiVersion: v1
 kind: Secret
 metadata:
@@ -197,7 +197,8 @@ def manifests(job: JobConfig, name: str, files: Mapping[str, bytes], pods: Pods,
         UsageError: they would not be accepted.
     """
     _check(name, files, pods)
-    cores = busiest(make_plan(job, expected_hosts(job)))
+    plan = make_plan(job, expected_hosts(job))
+    cores = busiest(plan, plan.hosts.values())
     asked = {"memory": pods.memory} if pods.memory else {}
     limits = asked | ({"nvidia.com/gpu": str(pods.gpus)} if pods.gpus else {})
     keys = {place: f"file-{number}" for number, place in enumerate(files)}

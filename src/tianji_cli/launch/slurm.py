@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,11 @@ from typing import Final
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError
+from tianji_cli.files.rundir import write_whole
 from tianji_cli.plan.plan import ROOT_RANK, Plan, busiest, expected_hosts, make_plan
 
+TIANJI: Final = Path(sys.executable).with_name("tianji")
+"""The command, on a file system that all nodes share."""
 WARNING_S: Final = 60
 """Seconds before the time limit at which Slurm tells a job to stop and save."""
 
@@ -39,6 +43,13 @@ $(
     scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_1"
 )"""
 
+NEW: Final = """\
+what=("$run/config.toml" --run "$run")
+"""
+RESUMED: Final = """\
+what=(--resume "$run"{settings})
+rm -f "$run/job.key"
+"""
 REQUEUED: Final = """
 # A job that Slurm has queued again goes on from its last checkpoint, or begins anew if there is none yet.
 if [ -e "$run/checkpoints/last" ]; then
@@ -157,53 +168,50 @@ class Request:
 
 
 def batch_script(
-    job: JobConfig, runs: Sequence[Path], request: Request, tianji: Path, resumed: Sequence[str] | None = None
+    job: JobConfig, runs: Sequence[Path], request: Request, resumed: Sequence[str] | None = None
 ) -> str:
     """Write the script of a job, or of an array of jobs that differ by their seed.
 
     Args:
         job: the job, whose ``distribution.hosts`` is the number of nodes.
         runs: the run directories, on a file system that all nodes share; several make an array.
-        tianji: the command, on a file system that all nodes share.
         resumed: values of ``--set`` for a run that goes on; None for a new one.
     """
     plan = make_plan(job, expected_hosts(job))
-    first = plan.processes[ROOT_RANK].host
-    on_first = (lambda _host: True) if request.actor_partition is None else first.__eq__
-    of_others = request.cpus_per_node or busiest(plan, first.__ne__)
-    cpus = request.cpus_per_node or busiest(plan, on_first)
+    hosts, first = set(plan.hosts.values()), {plan.hosts[ROOT_RANK]}
+    cpus = request.cpus_per_node or busiest(plan, hosts if request.actor_partition is None else first)
+    of_others = request.cpus_per_node or busiest(plan, hosts - first)
     names = " ".join(shlex.quote(str(run)) for run in runs)
     if resumed is None:
-        what = 'what=("$run/config.toml" --run "$run")\n'
+        what = NEW + (REQUEUED if request.requeue else "")
     else:
-        settings = "".join(f" --set {shlex.quote(setting)}" for setting in resumed)
-        what = f'what=(--resume "$run"{settings})\nrm -f "$run/job.key"\n'
+        what = RESUMED.format(settings="".join(f" --set {shlex.quote(setting)}" for setting in resumed))
     header = HEADER.format(
         options="\n".join(f"#SBATCH {option}" for option in _options(job, runs, request, cpus, of_others)),
         runs=f"run={names}" if len(runs) == 1 else f'runs=({names})\nrun="${{runs[$SLURM_ARRAY_TASK_ID]}}"',
-        tianji=shlex.quote(str(tianji)),
+        tianji=shlex.quote(str(TIANJI)),
         nodes=NODES if request.actor_partition is None else NODES_OF_TWO_PARTITIONS,
-        what=what + (REQUEUED if request.requeue else ""),
+        what=what,
     )
     return header + _start(job, plan, request, of_others) + _wait(request)
 
 
-def sweep_script(job: JobConfig, sweep: Path, array: int, request: Request, tianji: Path) -> str:
+def sweep_script(job: JobConfig, sweep: Path, array: int, request: Request) -> str:
     """Write the script of a sweep.
 
     Args:
         job: config of each trial, apart from its parameters.
         sweep: directory of the sweep, on a file system that all nodes share.
         array: number of jobs that take part.
-        tianji: the command, on a file system that all nodes share.
     """
-    cpus = request.cpus_per_node or busiest(make_plan(job, expected_hosts(job)))
+    plan = make_plan(job, expected_hosts(job))
+    cpus = request.cpus_per_node or busiest(plan, plan.hosts.values())
     options = _common_options(job, request, cpus)
     options += [f"--output={shlex.quote(str(sweep / 'logs' / 'slurm-%A-%a.out'))}", f"--array=0-{array - 1}"]
     header = SWEEP.format(
         options="\n".join(f"#SBATCH {option}" for option in options),
         sweep=shlex.quote(str(sweep)),
-        tianji=shlex.quote(str(tianji)),
+        tianji=shlex.quote(str(TIANJI)),
     )
     return header + _wait(request)
 
@@ -226,21 +234,22 @@ def require_slurm() -> None:
         )
 
 
-def submit(script: Path) -> int:
-    """Submit a script.
+def submit(script: Path, text: str) -> str:
+    """Write a script and submit it.
 
     Returns:
-        The job's number.
+        A line that names the job.
 
     Raises:
         SlurmError: Slurm does not take it.
     """
+    write_whole(script, text.encode())
     command = ["sbatch", "--parsable", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SlurmError(done.stderr.strip() or f"sbatch ended with status {done.returncode}")
     # On a federation the cluster's name follows the number.
-    return int(done.stdout.strip().partition(";")[0])
+    return f"submitted job {done.stdout.strip().partition(';')[0]}: {script}\n"
 
 
 def _common_options(job: JobConfig, request: Request, cpus: int) -> list[str]:

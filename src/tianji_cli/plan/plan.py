@@ -18,7 +18,7 @@ import heapq
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count, cycle, islice, product
@@ -380,13 +380,12 @@ def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
     return plan
 
 
-def busiest(plan: Plan, counts: Callable[[str], bool] = lambda _host: True) -> int:
-    """Count the cores that the trainers of one host use, on the host with the most; 1 if there is none."""
+def busiest(plan: Plan, hosts: Collection[str]) -> int:
+    """Count the cores that trainers use on one host, the one of ``hosts`` with the most; at least 1."""
     used: Counter[str] = Counter()
     for process in plan.trainers:
-        if counts(process.host):
-            used[process.host] += process.threads
-    return max(used.values(), default=1)
+        used[process.host] += process.threads
+    return max([1, *(used[host] for host in hosts)])
 
 
 def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:

@@ -124,6 +124,26 @@ def test_seeds_are_an_array_with_a_run_each(tmp_path: Path, monkeypatch: pytest.
     assert "#SBATCH --array=0-1\n" in script
 
 
+def test_a_requeued_job_keeps_the_settings_that_it_goes_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert launch(tmp_path, monkeypatch) == 0
+    run = tmp_path / "experiments/ppo_cartpole/1"
+    (run / "checkpoints/last").mkdir(parents=True)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", "slurm", f"--resume={run}", "--requeue", "--print", "--set", "training.epochs=3"])
+    assert ended.value.code == 0
+    script = capsys.readouterr().out
+    chooses = script.partition('"$tianji" train')[0] + 'printf "%s\\n" "${what[@]}"'
+    said = subprocess.run(["bash"], input=chooses, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["--resume", str(run), "--set", "training.epochs=3"]
+    assert not (run / "job.key").exists()  # The next session makes its own.
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
