@@ -316,7 +316,7 @@ def _engine_reaches_hosts(distribution: Distribution) -> Iterator[Conflict]:
 
 
 def _hosts_may_come(distribution: Distribution, roles: Mapping[str, UserRoleSection]) -> Iterator[Conflict]:
-    """Hosts that come later carry actors alone, which nobody waits for."""
+    """Check that the job can begin before all hosts are there: those that come later carry actors alone."""
     hosts, keys = distribution.hosts, ["distribution.hosts"]
     if hosts.min == hosts.max:
         return

@@ -20,8 +20,8 @@ from tianji_cli.files.regular import LOG_BYTES, bound_log, open_regular
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.extensions import DIRECTORY, lay_down
 from tianji_cli.launch.node import LocalNode
-from tianji_cli.launch.role_states import PIECE_BYTES, RoleStates
 from tianji_cli.launch.server_process import ServerProcess
+from tianji_cli.launch.state_transfer import PIECE_BYTES, StateTransfer
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import Host
 from tianji_cli.signals import Interruption, StopSignals
@@ -84,7 +84,7 @@ class JoinedHost:
         self._interruptions = 0
         self._job: Job | None = None
         self._production: ProductionFile | None = None
-        self._states = RoleStates()
+        self._states = StateTransfer()
         self._workers: dict[int, Begin] = {}
         """Workers that have not ended, by number."""
         self._logs: dict[Path, HostLog] = {}
@@ -301,7 +301,8 @@ class JoinedHost:
         self._interruptions = self._signals.count
         if self._may_leave:
             self._say(f"{self._signals.last}: leaving the job, which goes on")
-        if self._interruptions > 1 or not self._workers or self._may_leave:
+            raise Interruption
+        if self._interruptions > 1 or not self._workers:
             raise Interruption
         self._say(f"{self._signals.last}: asking the root to end the job")
         control.send(Terminate(rank=next(iter(self._workers.values())).rank))

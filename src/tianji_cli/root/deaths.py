@@ -25,7 +25,9 @@ class Deaths:
 
     def __init__(self, job: RunningJob) -> None:
         self._job = job
-        self._buffers = {process.rank for process in job.plan.carrying("buffer")}
+        buffers = (process.rank for process in job.plan.carrying("buffer"))
+        self._buffers = {rank: job.plan.upstream(rank) for rank in buffers}
+        """Ranks whose fragments come to each buffer."""
         self._holders = job.plan.fragment_holders()
         self._lost_receiver = False
         self._missing: set[int] = set()
@@ -107,7 +109,7 @@ class Deaths:
         job = self._job
         process = job.plan.processes[died.rank]
         job.killed.update((actor, died.incarnation) for actor in process.actors)
-        self._lost_receiver |= died.rank in self._buffers | job.learners.keys() and not in_order
+        self._lost_receiver |= died.rank in self._buffers.keys() | job.learners.keys() and not in_order
         if died.rank in self._holders and not in_order:
             self._missing.add(died.rank)
 
@@ -147,7 +149,7 @@ class Deaths:
 
     def described(self, reason: str) -> str:
         """Add the lost groups and buffers to the reason of the job's end."""
-        lost = list(map(self._job.title, sorted(self._job.lost_ranks & self._buffers)))
+        lost = list(map(self._job.title, sorted(self._job.lost_ranks & self._buffers.keys())))
         if self._job.lost:
             names = " and ".join(map(str, sorted(self._job.lost)))
             lost.append(f"group{'s' if len(self._job.lost) > 1 else ''} {names}")
@@ -203,7 +205,7 @@ class Deaths:
     def _lose_buffer(self, rank: int, cause: str) -> None:
         """Go on without a buffer, and without the processes whose fragments it received."""
         job = self._job
-        upstream = job.plan.upstream(rank)
+        upstream = self._buffers[rank]
         held = job.overview.lose_replay(rank)
         replay = f"{held:,} env steps of the replay and " if held else ""
         job.event(f"{cause}; it is lost, with {replay}{job.plan.titles(upstream)}; the others go on")
@@ -220,8 +222,8 @@ class Deaths:
         if job.bound or job.outcome is not None or job.config.distribution.mode == "sync":
             return False
         others = job.producers - job.lost_ranks - plan.producers_on(plan.processes[rank].host)
-        buffers = [buffer for buffer in self._buffers if rank in plan.upstream(buffer)]
-        return rank in job.producers and all(plan.upstream(buffer) & others for buffer in buffers)
+        fed = [upstream for upstream in self._buffers.values() if rank in upstream]
+        return rank in job.producers and all(upstream & others for upstream in fed)
 
     def _leave_seat(self, worker: WorkerProcess) -> None:
         """Go on without an actor until a host comes for its seat; what its process still sends is refused."""

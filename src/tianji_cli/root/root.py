@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tianji_cli.files.regular import open_to_append
-from tianji_cli.launch.role_states import RoleStates
+from tianji_cli.launch.state_transfer import StateTransfer
 from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.root.deaths import Deaths
 from tianji_cli.root.job_view import choose_best
@@ -79,7 +79,7 @@ class Root:
         self._shutdown = Shutdown(job, self._deaths)
         self._interruptions = 0
         self._stop_requested = False
-        self._role_states = RoleStates()
+        self._states = StateTransfer()
         self._began = self._next_tick = time.monotonic()
 
     def run(self) -> Summary:
@@ -231,7 +231,7 @@ class Root:
     def _keep_state(self, message: SavedState) -> None:
         """Make what a role has saved on a host that cannot reach the run directory the newest state here."""
         try:
-            self._role_states.keep(self._job.spec, message)
+            self._states.keep(self._job.spec, message)
         except LookupError as cause:
             self._job.control.reject(f"a saved state is of no role: {cause}")
         except OSError as cause:

@@ -35,7 +35,7 @@ from tianji_cli.files.saved import (
 from tianji_cli.launch.mpi import World
 from tianji_cli.launch.node import LocalNode, Node
 from tianji_cli.launch.pool import WorkerPool
-from tianji_cli.launch.role_states import RoleStates
+from tianji_cli.launch.state_transfer import StateTransfer
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import (
     ROOT_RANK,
@@ -392,7 +392,7 @@ def _send_states(job: Job, nodes: Mapping[int, Node], control: ControlServer) ->
     """Send the states of user roles to the hosts that cannot read them in the run directory."""
     for rank, node in nodes.items():
         if node.reaches_run is False:
-            for state in RoleStates().unsent(job, rank):
+            for state in StateTransfer().unsent(job, rank):
                 control.send(node.name, state)
 
 

@@ -398,7 +398,7 @@ class Welcome(Message):
 
 
 class Refuse(Message):
-    """The node cannot take part."""
+    """The node cannot take part; one that was welcomed before may arrive once more."""
 
     kind: Literal["refuse"] = "refuse"
     reason: str

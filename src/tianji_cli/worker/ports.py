@@ -68,9 +68,9 @@ def _add_fragments(
     path, own = graph.path_of_fragments, fragments_to(role)
     is_source, is_between = role in graph.sources, role in path
     # Copies are counted nowhere; a process with actors, too, has pages of theirs.
-    numbers = {number: page for (writer, number), page in plan.pages.items() if writer == rank}
-    counted = numbers if is_source or is_between else {}
-    pages = {number: ProductionPage(counters, page) for number, page in counted.items()}
+    of_rank = {number: page for (writer, number), page in plan.pages.items() if writer == rank}
+    counted = is_source or is_between
+    pages = {number: ProductionPage(counters, page) for number, page in of_rank.items() if counted}
     if any(edge.name == own for edge in plan.channels):
         layout = builder.layouts.get(role, builder.layout)
         validator = FragmentValidator(layout, job, actors_before(builder, transport.wiring, role))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from itertools import chain
 
 from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.root.observers.observer import Observer
@@ -32,7 +32,8 @@ class Attendance(Observer):
     def on_message(self, message: ToRoot) -> None:
         """Tell a process that has just begun, unless all are there."""
         if isinstance(message, Register) and message.rank in self._group_of and self._vacant:
-            self._tell([message.rank])
+            group = self._group_of[message.rank]
+            self._job.control.send(message.rank, self._attending(group))
 
     def on_tick(self, snapshot: Snapshot) -> None:  # noqa: ARG002 - it looks at seats alone
         """Tell all processes of the groups whose seats have changed."""
@@ -41,14 +42,14 @@ class Attendance(Observer):
     def _note_changes(self) -> None:
         if changed := self._vacant ^ self._job.vacant:
             self._vacant = set(self._job.vacant)
-            groups = {self._group_of.get(rank) for rank in changed}
-            self._tell(rank for rank, group in self._group_of.items() if group in groups)
+            groups = {self._group_of[rank] for rank in changed & self._group_of.keys()}
+            messages = {group: self._attending(group) for group in groups}
+            for rank, group in self._group_of.items():
+                if group in messages and rank not in self._vacant:
+                    self._job.control.send(rank, messages[group])
 
-    def _tell(self, ranks: Iterable[int]) -> None:
-        plan = self._job.plan
-        for rank in ranks:
-            if rank not in self._job.vacant:
-                of_group = plan.carrying("actor", self._group_of[rank])
-                there = [process for process in of_group if process.rank not in self._job.vacant]
-                actors = [actor for process in there for actor in process.actors]
-                self._job.control.send(rank, Attending(actors=actors))
+    def _attending(self, group: int | None) -> Attending:
+        """Name the actors of a group that are there."""
+        carriers = self._job.plan.carrying("actor", group)
+        there = (process.actors for process in carriers if process.rank not in self._job.vacant)
+        return Attending(actors=list(chain.from_iterable(there)))

@@ -20,8 +20,8 @@ PIECE_BYTES: Final = 128 << 10
 """Maximum bytes in one message: in base64 far less than the control channel takes."""
 
 
-class RoleStates:
-    """Owns one side's knowledge: which copies the other one has, and the pieces of those that are coming."""
+class StateTransfer:
+    """One side of it: knows which copies the other one has, and keeps the pieces of those that are coming."""
 
     def __init__(self) -> None:
         self._known: dict[Path, Path] = {}
