@@ -100,12 +100,15 @@ def test_a_job_that_was_warned_twice_is_queued_again_and_goes_on_to_its_goal(
 
 
 def begin_again(slurm: Slurm, job: int) -> None:
-    """Wait until a job is queued again, and have Slurm begin it now; by itself it waits two minutes."""
+    """Wait until a job is queued again, and have Slurm begin it soon; by itself it waits two minutes.
+
+    In the second of the job's end its nodes would refuse it: "Job credential revoked".
+    """
     deadline = time.monotonic() + 60
     while slurm.job_state(job) != "PENDING":
         assert time.monotonic() < deadline, slurm.job_state(job)
         time.sleep(0.1)
-    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+2")
 
 
 def trained(run: Path) -> bool:
