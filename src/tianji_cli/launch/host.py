@@ -19,7 +19,7 @@ from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.regular import LOG_BYTES, bound_log, open_regular
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.extensions import DIRECTORY, lay_down
-from tianji_cli.launch.node import LocalNode
+from tianji_cli.launch.node import LocalNode, Silence
 from tianji_cli.launch.server_process import ServerProcess
 from tianji_cli.launch.state_transfer import PIECE_BYTES, StateTransfer
 from tianji_cli.plan.job import Job
@@ -47,8 +47,6 @@ from tianji_cli.wire.messages import (
 )
 
 PRESENT_EVERY_S: Final = 1.0
-SILENT_S: Final = 60.0
-"""Seconds of silence after which a connected root is lost: its host, or the way here, is down."""
 ARRIVE_EVERY_S: Final = 5.0
 ARRIVE_LIMIT_S: Final = 300.0
 """Maximum seconds to wait for an answer: the root may still be in Slurm's queue."""
@@ -80,7 +78,8 @@ class JoinedHost:
         self._signals = signals
         self._say = say
         self._node = f"host-{os.urandom(8).hex()}"
-        self._last_seen_s = self._last_present_s = time.monotonic()
+        self._silence = Silence()
+        self._last_present_s = time.monotonic()
         self._interruptions = 0
         self._job: Job | None = None
         self._production: ProductionFile | None = None
@@ -157,7 +156,7 @@ class JoinedHost:
         raise RunFailed(f"nothing answered at {self._root.address} for {ARRIVE_LIMIT_S:g} s")
 
     def _serve(self, control: ControlClient, here: LocalNode) -> None:
-        self._last_seen_s = time.monotonic()
+        self._silence.end()
         deadline = float("inf")
         while True:
             if not self._unhandled:
@@ -178,7 +177,7 @@ class JoinedHost:
                 for number, own in self._workers.items():
                     self._pass_on_output(control, number, self._log_of(own).piece())
                     self._pass_on_states(control, own)
-            if (severed and not self._over) or now - self._last_seen_s > SILENT_S:
+            if self._silence.is_too_long() or (severed and not self._over):
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
             if here.failure and not self._over:
                 raise RunFailed(here.failure)
@@ -199,7 +198,7 @@ class JoinedHost:
         return messages
 
     def _handle(self, message: FromRoot, here: LocalNode) -> None:
-        self._last_seen_s = time.monotonic()
+        self._silence.end()
         match message:
             case Prepare():
                 with self._naming_root("a job"):

@@ -421,9 +421,33 @@ PING_EVERY_S: Final = 0.5
 UNREACHABLE_S: Final = 2.0
 """Seconds without a connection after which a node is lost: its process has ended."""
 SILENT_S: Final = 60.0
-"""Seconds of silence after which a connected node is lost, too: its host may be down, or cut off."""
+"""Seconds of silence after which a connected node or root is lost, too: its host may be down, or cut off."""
+ASLEEP_S: Final = 5.0
+"""Seconds between two turns of a loop beyond which its process was suspended: silences then mean nothing."""
 BEGINS_AGAIN: Final = "the job begins again"
 GIVEN_UP: Final = "nothing was heard of this host for too long, and the job goes on without it"
+
+
+class Silence:
+    """Time since the other side was heard of, while this process was awake.
+
+    What came while it was suspended has yet to be read.
+    """
+
+    def __init__(self) -> None:
+        self._begun_s = self._looked_s = time.monotonic()
+
+    def end(self) -> None:
+        """Note a sign of life: the next silence begins."""
+        self._begun_s = time.monotonic()
+
+    def is_too_long(self) -> bool:
+        """Whether it has lasted for more than ``SILENT_S``. To be asked at each turn of a loop."""
+        now, before = time.monotonic(), self._looked_s
+        self._looked_s = now
+        if now - before > ASLEEP_S:
+            self._begun_s = now
+        return now - self._begun_s > SILENT_S
 
 
 class RemoteNode(Node):
@@ -446,7 +470,8 @@ class RemoteNode(Node):
         self._can_kill = can_kill
         self._suspended: tuple[int, ...] = ()
         self._suspended_server: int | None = None
-        self._last_seen = self._reached = time.monotonic()
+        self._silence = Silence()
+        self._reached = time.monotonic()
         self._next_ping = 0.0
         self._knows_of_loss = False
 
@@ -499,7 +524,7 @@ class RemoteNode(Node):
             if not self._knows_of_loss:
                 self._knows_of_loss = self._control.send(self.name, Refuse(reason=GIVEN_UP))
             return
-        self._last_seen = time.monotonic()
+        self._silence.end()
         match message:
             case Present():
                 self.reaches_run = message.reaches_run
@@ -516,7 +541,7 @@ class RemoteNode(Node):
             self._next_ping = now + PING_EVERY_S
             if self._control.send(self.name, Ping()):
                 self._reached = now
-            silent = self._can_kill and now - self._last_seen > SILENT_S  # A rank at work sends as a worker.
+            silent = self._silence.is_too_long() and self._can_kill  # A rank at work sends as a worker.
             if now - self._reached > UNREACHABLE_S or silent:
                 self._lose()
         return super().check()

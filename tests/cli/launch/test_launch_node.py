@@ -12,7 +12,8 @@ import pytest
 
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.errors import ProcessExit
-from tianji_cli.launch.node import LocalNode
+from tianji_cli.launch import node as node_module
+from tianji_cli.launch.node import SILENT_S, LocalNode, Silence
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.wire.messages import HERE, Began, Exited, Kill, StartNoMore
@@ -114,3 +115,24 @@ def test_a_worker_that_is_killed_before_it_begins_is_killed_when_it_does(
         node.wait(1.0)
         news += node.check()
     assert news[-1] == Exited(node=HERE, number=number, exit=ProcessExit(status=-signal.SIGKILL))
+
+
+@pytest.mark.parametrize(
+    ("turns_s", "too_long"),
+    [
+        pytest.param([1.0] * int(SILENT_S), False, id="as long as it may last"),
+        pytest.param([1.0] * int(SILENT_S) + [0.1], True, id="longer"),
+        pytest.param([1.0, 90.0, 1.0], False, id="suspended"),
+        pytest.param([90.0] + [1.0] * int(SILENT_S) + [0.1], True, id="suspended, then longer"),
+    ],
+)
+def test_silence_counts_only_while_its_process_is_awake(
+    monkeypatch: pytest.MonkeyPatch, turns_s: list[float], too_long: bool
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(node_module.time, "monotonic", lambda: now_s)
+    silence = Silence()
+    for turn_s in turns_s:
+        now_s += turn_s
+        answer = silence.is_too_long()
+    assert answer is too_long

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from tianji_cli.launch.node import ASLEEP_S
 from tianji_cli.launch.pool import WorkerProcess
 from tianji_cli.plan.graph import EXAMINER
 from tianji_cli.root.observers.observer import Observer
@@ -28,8 +29,6 @@ HANGS_S: Final = 75.0
 
 A film may first build its environment, and closes it when it fails.
 """
-ASLEEP_S: Final = 5.0
-"""Seconds between two checks beyond which the root itself was suspended: silences then mean nothing."""
 
 
 class HangWatch(Observer):
