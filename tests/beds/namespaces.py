@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ PREFIX: Final = "tianji-"
 NAMED: Final = Path("/run/netns")
 PORT: Final = "eth0"
 UP_S: Final = 30.0
+FAR: Final = Path(__file__).with_name("far.py")
 
 _pairs = itertools.count()
 
@@ -105,6 +107,7 @@ class Wire:
         _remove_stale()
         stem = f"{PREFIX}{os.getpid()}-{next(_pairs)}"
         self.hosts = (Host(f"{stem}-a", ADDRESSES[0]), Host(f"{stem}-b", ADDRESSES[1]))
+        self._far: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -129,10 +132,22 @@ class Wire:
         for host in self.hosts:
             attempt("ip", "-n", host.namespace, "link", "set", PORT, "up" if up else "down")
 
-    def slow_down(self, *how: str) -> None:
-        """Send what leaves a host through netem, such as ``delay 200ms``, in place of the shaping."""
+    def slow_down(self, delay_s: float, loss: float) -> None:
+        """Delay each packet from now on, and lose some, as over a link around the world."""
+        here, there = self.hosts
+        self._far = subprocess.Popen(
+            here.command(sys.executable, FAR, there.namespace, str(delay_s), str(loss)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._far.stdout is not None
+        if self._far.stdout.readline() != b"ready\n":
+            raise BedUnavailableError("no link that delays packets: /dev/net/tun is wanted")
         for host in self.hosts:
-            attempt("tc", "-n", host.namespace, "qdisc", "replace", "dev", PORT, "root", "netem", *how)
+            within, address = ("ip", "-n", host.namespace), f"{host.address}/24"
+            attempt(*within, "link", "set", "far0", "up")
+            attempt(*within, "address", "del", address, "dev", PORT)
+            attempt(*within, "address", "add", address, "dev", "far0")
 
     def _make(self) -> None:
         first, second = self.hosts
@@ -152,6 +167,8 @@ class Wire:
 
     def _remove(self) -> None:
         """Remove the namespaces, and the link with them, after ending whatever still runs there."""
+        if self._far is not None:
+            self._far.communicate()
         for host in self.hosts:
             _remove_namespace(host.namespace)
 

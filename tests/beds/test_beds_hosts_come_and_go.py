@@ -174,7 +174,7 @@ def test_a_host_that_was_cut_off(training: Begun, seconds: int) -> None:
 @over
 def test_a_host_far_away_loses_nothing(training: Begun) -> None:
     job, host = training
-    job.wire.slow_down("delay", "200ms", "loss", "5%")
+    job.wire.slow_down(delay_s=0.2, loss=0.05)
     job.train_on(20_000)
     summary = job.finish()
     assert host.wait(60) == 0
