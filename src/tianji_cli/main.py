@@ -138,6 +138,7 @@ _add("show", "config:show", "Print a config with every key, and where each value
 _add("diff", "config:diff", "Print what two configs or runs do not have in common.", config)
 _add("schema", "config:schema", "Print the keys of a config as JSON Schema, for an editor.", config)
 _add("slurm", "launch:slurm", "Write a batch script into a new run directory, and submit it.", launch)
+_add("ray", "launch:ray", "Train here, with hosts of a Ray cluster.", launch)
 _add("k8s", "launch:k8s", "Write the manifests of a job for Kubernetes, and apply them.", launch)
 
 

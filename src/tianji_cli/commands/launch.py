@@ -1,4 +1,4 @@
-"""`tianji launch`: submits a run or a sweep to Slurm, or a job to Kubernetes."""
+"""`tianji launch`: submits a run or a sweep to Slurm, or a job to Kubernetes; trains with hosts of Ray."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tianji_cli.files.campaigns import SweepDirectory
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.extensions import collect_files
 from tianji_cli.launch.kubernetes import Pods, apply, manifests
+from tianji_cli.launch.ray import Resources, connect, train
 from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit, sweep_script
 from tianji_cli.telemetry.progress import say
 from tianji_cli.wire.address import JobKey, write_new_key
@@ -256,13 +257,7 @@ def k8s(  # noqa: PLR0913 - the options of a command are its parameters
         UsageError: the command does not fit together; ConfigError: the config cannot be run.
         RunFailed: kubectl does not take them.
     """
-    tree = tree_of(config, overrides or (), name)
-    if hosts is not None:
-        tree.assign(("distribution", "hosts"), _range_of(hosts), "--hosts")
-    distribution = tree.values.setdefault("distribution", {})
-    if isinstance(distribution, dict):
-        distribution.setdefault("pin_cores", False)  # Other pods may be on the same node.
-    job = resolve(tree, cpus_per_node)
+    job = _for_hosts(tree_of(config, overrides or (), name), hosts, cpus_per_node)
     pods = Pods(image, shm, memory, gpus, claim)
     title = job.experiment.name.replace("_", "-").lower()
     text = manifests(job, title, collect_files(job), pods, JobKey.new())
@@ -271,6 +266,50 @@ def k8s(  # noqa: PLR0913 - the options of a command are its parameters
         return 0
     apply(text)
     return 0
+
+
+def ray(
+    config: Config,
+    *,
+    hosts: Annotated[
+        str | None,
+        typer.Option(metavar="N|MIN-MAX", help="Hosts, as 4 or 1-8; distribution.hosts by default."),
+    ] = None,
+    address: Annotated[str, typer.Option(help="Of the cluster, as ray.init takes it.")] = "auto",
+    cpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="CPUs of each host; what the plan uses by default.")
+    ] = None,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs of each host but this one.")] = 0.0,
+    overrides: Override = None,
+    name: Name = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Runs are in DIR, not experiments/.")
+    ] = None,
+) -> int:
+    """Train on this host, with others that a Ray cluster gives.
+
+    Example: tianji launch ray ppo_cartpole --hosts 1-8
+
+    Returns:
+        The exit status of `tianji train`.
+
+    Raises:
+        UsageError: there is no Ray, or one host alone; ConfigError: the config cannot be run.
+    """
+    job = _for_hosts(tree_of(config, overrides or (), name), hosts, cpus_per_node)
+    if job.distribution.hosts.max == 1:
+        raise UsageError("one host needs no Ray: --hosts 1-8 asks for up to seven others")
+    return train(connect(address), job, (out or DEFAULT_OUT).absolute(), Resources(cpus_per_node, gpus))
+
+
+def _for_hosts(tree: Tree, hosts: str | None, cpus_per_node: int | None) -> JobConfig:
+    """Resolve a config for hosts of others' processes; ``hosts`` is as in ``--hosts``."""
+    if hosts is not None:
+        tree.assign(("distribution", "hosts"), _range_of(hosts), "--hosts")
+    distribution = tree.values.setdefault("distribution", {})
+    if isinstance(distribution, dict):
+        distribution.setdefault("pin_cores", False)  # Others may be on the same node.
+    return resolve(tree, cpus_per_node)
 
 
 def _range_of(text: str) -> dict[str, int]:
@@ -282,5 +321,5 @@ def _range_of(text: str) -> dict[str, int]:
     least, dash, most = text.partition("-")
     numbers = [least, most if dash else least]
     if not all(number.isascii() and number.isdecimal() for number in numbers):
-        raise UsageError(f"--hosts {text} is neither a number of pods, as 4, nor a range, as 1-8")
+        raise UsageError(f"--hosts {text} is neither a number, as 4, nor a range, as 1-8")
     return {"min": int(numbers[0]), "max": int(numbers[1])}

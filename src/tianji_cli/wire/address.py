@@ -65,6 +65,18 @@ def address_towards(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
+def free_port(address: str) -> int:
+    """Find a TCP port that nobody uses at an address of this host.
+
+    Raises:
+        UsageError: it is no address of this host.
+    """
+    with socket.socket() as free:
+        with os_errors_as(UsageError, f"{address} is no address of this host"):
+            free.bind((address, 0))
+        return int(free.getsockname()[1])
+
+
 def own_address() -> str:
     """Find an address that other hosts may reach.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import several
 from tianji_cli.root.session import KEY_FILE, PRODUCTION_FILE
 from tianji_cli.runs.campaign import training_command
-from tianji_cli.wire.address import is_loopback, own_address, resolve
+from tianji_cli.wire.address import free_port, is_loopback, own_address, resolve
 from tianji_lab.training import END_S
 
 SSH: Final = "ssh -o BatchMode=yes {host}"
@@ -130,7 +129,7 @@ def train_over_hosts(
     """
     run = RunDirectory.create(name, place.absolute())
     key = run.path / KEY_FILE
-    address = f"tcp://{others.address}:{_free_port(others.address)}"
+    address = f"tcp://{others.address}:{free_port(others.address)}"
     options = ("--name", name, "--run", str(run.path), "--listen", address, "--quiet")
     children: list[Child] = []
     with supervised(children, END_S):
@@ -194,13 +193,6 @@ def _wait(training: Child, joined: Sequence[Child]) -> Child | None:
             if child.wait().status != 0:
                 return child
     return None
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as free:
-        with os_errors_as(UsageError, f"{address} is no address of this host"):
-            free.bind((address, 0))
-        return int(free.getsockname()[1])
 
 
 def _nodes(nodelist: str) -> list[str]:

@@ -94,7 +94,7 @@ def test_the_user_s_files_go_along(
     ("options", "why"),
     [
         (("ppo_cartpole", "--hosts=8-1"), "min (8) is more than max (1)"),
-        (("ppo_cartpole", "--hosts=many"), "--hosts many is neither a number of pods"),
+        (("ppo_cartpole", "--hosts=many"), "--hosts many is neither a number, as 4"),
         (("ppo_cartpole", "--shm=large"), "--shm large is no size of Kubernetes"),
         (("ppo_cartpole", "--name=x" + 60 * "y"), "cannot name a Job"),
         (("ppo_cartpole", "--claim=../x"), "is no name of a PersistentVolumeClaim"),
