@@ -1,4 +1,7 @@
-"""Gymnasium's environments, slower: ``type = "slowed_gym:SlowedGym"``, ``options.step_s``, ``wait_s``."""
+"""Gymnasium's environments, slower: ``type = "slowed_gym:SlowedGym"``, ``options.step_s``, ``wait_s``.
+
+Both are ``slower_by`` times as long from ``slower_after_s`` seconds after the start.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,20 @@ class SlowedEnvironment(VectorEnvironment):
         environment: environment to slow down.
         step_s: least seconds from one step of all copies together to the next; the core stays busy.
         wait_s: seconds that each step of all copies together waits, as for a simulator elsewhere.
+        slower_after_s: seconds after which both are ``slower_by`` times as long.
     """
 
-    def __init__(self, environment: VectorEnvironment, step_s: float, wait_s: float) -> None:
+    def __init__(
+        self,
+        environment: VectorEnvironment,
+        step_s: float,
+        wait_s: float,
+        slower_after_s: float,
+        slower_by: float,
+    ) -> None:
         self._environment = environment
+        self._slower_at_s = time.monotonic() + slower_after_s
+        self._slower_by = slower_by
         self._step_s = step_s
         self._wait_s = wait_s
         self._next_s = 0.0
@@ -41,9 +54,10 @@ class SlowedEnvironment(VectorEnvironment):
         """See ``VectorEnvironment.step``; the core stays busy, as with an environment that computes more."""
         while (now := time.monotonic()) < self._next_s:
             pass
-        self._next_s = now + self._step_s
+        times = self._slower_by if now >= self._slower_at_s else 1.0
+        self._next_s = now + self._step_s * times
         if self._wait_s:
-            time.sleep(self._wait_s)
+            time.sleep(self._wait_s * times)
         self._environment.step(actions, observation, reward, terminated, truncated)
 
     def render(self) -> npt.NDArray[np.uint8]:
@@ -73,10 +87,11 @@ class SlowedGym(EnvironmentFactory):
         evaluation: bool = False,
         threads: int = 1,
     ) -> VectorEnvironment:
-        """See ``EnvironmentFactory.make``; takes ``step_s`` and ``wait_s``, and passes other options on."""
+        """See ``EnvironmentFactory.make``; takes options of its own, and passes other ones on."""
         passed = dict(options or {})
-        step_s, wait_s = (float(passed.pop(name, 0.0)) for name in ("step_s", "wait_s"))
+        usual = {"step_s": 0.0, "wait_s": 0.0, "slower_after_s": 0.0, "slower_by": 1.0}
+        own = [float(passed.pop(name, value)) for name, value in usual.items()]
         environment = GymFactory().make(
             id, num_envs, max_episode_steps, passed, render, evaluation=evaluation, threads=threads
         )
-        return SlowedEnvironment(environment, step_s, wait_s)
+        return SlowedEnvironment(environment, *own)

@@ -164,7 +164,7 @@ def _read(
 
 
 def _common(job: Any) -> dict[str, Any]:
-    num_envs = job.environment.num_envs * job.distribution.actor.num
+    num_envs = job.environment.num_envs * job.distribution.actor.num.max
     return {"env_steps": job.experiment.stop.env_steps, "num_envs": num_envs}
 
 

@@ -66,7 +66,7 @@ def test_plans_have_the_cores_that_affinity_and_quota_allow(
     assert pins_by_default() == (quota >= 4)
     assert cores().startswith(f"{min(quota, 4):g} usable of ")
     job = load_config("configs/ppo_cartpole.toml", ["distribution.actor.cores=1"])
-    assert job.distribution.actor.num <= planned
+    assert job.distribution.actor.num.max <= planned
     assert not job.distribution.pin_cores or quota >= 4
 
 

@@ -501,9 +501,11 @@ def _below_table(plan: Plan, job: JobConfig) -> Iterator[str]:
     for slot in plan.slots:
         yield f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest"
     hosts = job.distribution.hosts
-    if hosts.min < hosts.max:
+    if hosts.varies:
         begins = "this host" if hosts.min == 1 else f"{hosts.min} hosts"
         yield f"training begins on {begins}; {several(hosts.max - hosts.min, 'more host')} may come and go"
+    if (num := job.distribution.actor.num).varies:
+        yield f"{num.first} to begin with: of {num.min} to {num.max} actors, as many work as train fastest"
     cut_off = list(files_elsewhere(plan, job))
     for elsewhere in cut_off[:MAX_ROWS]:
         yield f"{elsewhere.what} are kept only if {elsewhere.host} reaches the run directory by its path"

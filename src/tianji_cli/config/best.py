@@ -8,7 +8,10 @@ from tianji_cli.config.problems import shown_value
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import differing
 
-NO_DIFFERENCE = {"num_envs", "metrics", "start_limit_s", "step_limit_s", "on_error"}
+NO_DIFFERENCE = {
+    *("num_envs", "metrics", "start_limit_s", "step_limit_s", "on_error"),
+    *("step_ms", "step_jitter", "step_work"),
+}
 """Keys of ``[environment]`` that leave an episode's return as it is."""
 
 

@@ -35,6 +35,7 @@ from tianji_cli.config.schema import (
     JobConfig,
     OfReplay,
     OnPolicySettings,
+    Population,
     ReplayLearnerSettings,
     UserRoleSection,
     batch_steps_of,
@@ -195,14 +196,14 @@ def _fragments_fill_rollouts(
     fragment = actor.send_size * environment.num_envs
     size = f"{fragment} (send_size {actor.send_size} x num_envs {environment.num_envs})"
     keys = ["training.rollout_steps", *_FRAGMENT]
-    unit = fragment * math.lcm(actor.num if distribution.mode == "sync" else 1, learners)
+    unit = fragment * math.lcm(actor.num.max if distribution.mode == "sync" else 1, learners)
     if rollout % fragment:
         what = f"a rollout of {rollout} steps is no whole number of fragments of {size}"
     elif rollout // fragment % learners:
         what = f"{learners} learners cannot share {rollout} steps evenly in fragments of {size}"
         keys += ["distribution.learner.num"]
     elif rollout % unit:
-        what = f"{actor.num} actors in step cannot share {rollout} steps evenly in fragments of {size}"
+        what = f"{actor.num.max} actors in step cannot share {rollout} steps evenly in fragments of {size}"
         keys += ["distribution.actor.num", "distribution.mode"]
     else:
         return
@@ -280,7 +281,7 @@ def _inference_serves_actors(
         return
     served = distribution.actor_processes
     if inference.num > served:
-        many = f"{distribution.actor.num} actors, {HALVES} a process"
+        many = f"{distribution.actor.num.max} actors, {HALVES} a process"
         what = f"{inference.num} processes of inference share {many}"
         keys = [f"{place}.num", "distribution.actor.num"]
         yield Conflict(keys, f"{what}: some would serve none", f"num = {served} at most would be right")
@@ -318,7 +319,7 @@ def _engine_reaches_hosts(distribution: Distribution) -> Iterator[Conflict]:
 def _hosts_may_come(distribution: Distribution, roles: Mapping[str, UserRoleSection]) -> Iterator[Conflict]:
     """Check that the job can begin before all hosts are there: those that come later carry actors alone."""
     hosts, keys = distribution.hosts, ["distribution.hosts"]
-    if hosts.min == hosts.max:
+    if not hosts.varies:
         return
     if distribution.mode == "sync":
         what = "actors in step are waited for, so all hosts have to be there"
@@ -333,6 +334,26 @@ def _hosts_may_come(distribution: Distribution, roles: Mapping[str, UserRoleSect
     for name in [name for name, role in roles.items() if role.num > 1]:
         what = f"the processes of {name} are spread over all hosts, which have to be there from the start"
         yield Conflict([*keys, f"roles.{name}.num"], what, f"hosts = {hosts.max} would be right")
+
+
+def _actors_may_vary(distribution: Distribution, population: Population | None = None) -> Iterator[Conflict]:
+    """Check that actors can be parked one by one while the others go on."""
+    transport, num = distribution.transport, distribution.actor.num
+    if not num.varies:
+        return
+    refused = {
+        "distribution.mode": distribution.mode == "sync" and "actors in step wait for one another",
+        "distribution.transport": {transport.local, transport.remote} & {"inproc", "mpi"}
+        and "with this transport no actor can rest alone",
+        "distribution.inference": distribution.inference is not None
+        and "inference apart waits for all of them",
+        "distribution.buffer.num": distribution.buffer.num > 1 and "each of several buffers wants samples",
+        "population": population is not None and "its members are compared with the same actors",
+    }
+    for key, why in refused.items():
+        if why:
+            what = f"the number of actors that work varies, and {why}"
+            yield Conflict(["distribution.actor.num", key], what, f"num = {num.max} would be right")
 
 
 def crosses_hosts(engine: str) -> bool:
@@ -644,6 +665,7 @@ RULES: Final[tuple[Callable[..., Iterator[Conflict]], ...]] = (
     _components_match,
     _engine_reaches_hosts,
     _hosts_may_come,
+    _actors_may_vary,
     _processes_are_few,
     _one_process_is_enough,
     _inference_serves_actors,

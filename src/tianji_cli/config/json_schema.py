@@ -19,6 +19,8 @@ from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.loader import OPTIONAL, PLAIN
 from tianji_cli.config.schema import (
     KINDS,
+    Actors,
+    Hosts,
     JobConfig,
     PeriodicEvaluation,
     Population,
@@ -32,11 +34,13 @@ DIALECT: Final = "http://json-schema.org/draft-07/schema#"
 """Dialect of JSON Schema that editors of TOML read."""
 
 _IN_PLACE: Final[Mapping[type[BaseModel], JsonSchemaValue]] = {
+    Actors: {"type": "integer"},
+    Hosts: {"type": "integer"},
     PeriodicEvaluation: {"const": False},
     Transport: {"type": "string"},
     Wrapper: {"type": "string"},
 }
-"""Schemas of values that may stand in place of a table: a name, or false."""
+"""Schemas of values that may stand in place of a table: a name, a number, or false."""
 
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 

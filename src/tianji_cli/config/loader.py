@@ -26,9 +26,11 @@ from tianji_cli.config.edges import ANSWERS, BATCHES, FRAGMENTS, PRIORITIES, REQ
 from tianji_cli.config.problems import known_sections, shown_value, validated
 from tianji_cli.config.schema import (
     KINDS,
+    MAX_PROCESSES,
     MAX_ROLES,
     OWN_KEYS,
     ROLES,
+    Actors,
     Component,
     Distribution,
     Environment,
@@ -189,16 +191,18 @@ def _validated(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> 
 
 
 def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
-    """Fill in ``actor.num`` and ``pin_cores`` where the config leaves them open."""
+    """Fill in ``actor.num``, the first of its range, and ``pin_cores`` where the config leaves them open."""
     distribution: Distribution = found["distribution"]
     roles: Mapping[str, UserRoleSection] = found["roles"]
     others = distribution.cores_of_learners + sum(role.cores_of_all for role in roles.values())
     of_group, actor = cores * distribution.hosts.max // distribution.groups, distribution.actor
-    if "num" not in actor.model_fields_set:
+    if (unset := "num" not in actor.model_fields_set) or (actor.num.varies and actor.num.first is None):
         free = of_group if cores <= FEW_CORES else of_group - others
         most = free // actor.cores * distribution.actors_per_process
         least = distribution.buffer.num * distribution.actors_per_process
-        num = max(least, min(most, _most_usual_actors(found)))
+        usual = min(max(least, min(most, _most_usual_actors(found))), MAX_PROCESSES)
+        first = min(max(usual, actor.num.min), actor.num.max)
+        num = Actors(min=usual, max=usual) if unset else actor.num.model_copy(update={"first": first})
         distribution = distribution.model_copy(update={"actor": actor.model_copy(update={"num": num})})
     if "pin_cores" not in distribution.model_fields_set:
         wanted = others + distribution.actor_processes * actor.cores

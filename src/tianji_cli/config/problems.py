@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -55,8 +55,20 @@ def validated(tree: Tree, at: KeyPath, model: type[AnyModel], table: Mapping[str
         table = _with_integers(table, [error["loc"] for error in errors if _is_whole_number(error)])
     listed: set[str] = set()
     for error in errors:
-        _report(tree, at, model, error, listed)
+        _report(tree, (*at, *_written(error["loc"], table)), model, error, listed)
     return None
+
+
+def _written(place: tuple[int | str, ...], table: Any) -> Iterator[str]:
+    """Yield a place as far as it is in the config: a number, say, may stand there for a table."""
+    for part in place:
+        if isinstance(table, Mapping):
+            table = table.get(part)
+        elif isinstance(table, list):
+            table = table[int(part)]
+        else:
+            return
+        yield path_part(part)
 
 
 def _ignores_unknown_keys(tree: Tree, at: KeyPath, model: type[BaseModel], table: Mapping[str, Any]) -> bool:
@@ -86,8 +98,7 @@ def _with_integers(
     return int(value) if at in places else value
 
 
-def _report(tree: Tree, at: KeyPath, model: type[BaseModel], error: ErrorDetails, listed: set[str]) -> None:
-    path = (*at, *map(path_part, error["loc"]))
+def _report(tree: Tree, path: KeyPath, model: type[BaseModel], error: ErrorDetails, listed: set[str]) -> None:
     kind = error["type"]
     if kind == "extra_forbidden":
         tree.problem(path, "unknown key", _known_key(path, _model_at(model, error["loc"][:-1]), listed))

@@ -30,7 +30,7 @@ from tianji_algos.models.settings import ImageLayout
 from tianji_algos.registry import Kind
 from tianji_cli.config.edges import BATCHES, FRAGMENTS
 from tianji_cli.errors import UsageError
-from tianji_cli.quantities import count, duration, number, share
+from tianji_cli.quantities import count, duration, number, several, share
 from tianji_plugins import Plugins
 
 
@@ -378,6 +378,11 @@ class Environment(Section):
             by "fail" it ends the run. One that a signal has killed is started again in any case.
         start_limit_s: seconds that a process may take to build environments and model. What hangs then is
             named, and ends the run.
+        step_ms: least milliseconds that each copy takes for a step of an actor; copies take turns. It makes
+            any environment a slow one, to measure with. Evaluations do without.
+        step_jitter: share by which ``step_ms`` varies, evenly to both sides.
+        step_work: "sleep" waits for the rest of the time, as for a robot, and leaves the core to others;
+            "busy" computes, as a simulator does.
     """
 
     type: str
@@ -392,6 +397,21 @@ class Environment(Section):
     step_limit_s: Annotated[float, Field(gt=0)] = 60.0
     on_error: Literal["fail", "restart"] = "fail"
     start_limit_s: Annotated[float, Field(gt=0)] = 300.0
+    step_ms: Annotated[float, Field(ge=0)] = 0.0
+    step_jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
+    step_work: Literal["sleep", "busy"] = "sleep"
+
+    @model_validator(mode="after")
+    def _turns_end_in_time(self) -> Self:
+        if not self.step_ms and self.step_jitter:
+            raise ValueError("step_jitter: there is nothing that could vary; set step_ms")
+        turn_s = self.num_envs * self.step_ms * (1 + self.step_jitter) / 1e3
+        if turn_s > self.step_limit_s:
+            raise ValueError(
+                f"step_ms: {several(self.num_envs, 'environment')} in turn take up to {duration(turn_s)}, "
+                f"and an actor that is silent for {duration(self.step_limit_s)} (step_limit_s) hangs"
+            )
+        return self
 
     @field_validator("metrics")
     @classmethod
@@ -452,23 +472,19 @@ class Transport(Section):
         return self.local if self.local == self.remote else {"local": self.local, "remote": self.remote}
 
 
-class Hosts(Section):
-    """Numbers of hosts that take part; a single number in TOML stands for both.
-
-    Attributes:
-        min: training begins when so many are there.
-        max: so many may be there: those that come later, or again, get actors while it trains.
-    """
+class Span(Section):
+    """A number, or the least and the greatest that it may be; a single number in TOML stands for both."""
 
     min: Count
-    max: HostCount
+    max: Count
 
     @model_validator(mode="before")
     @classmethod
     def _from_one_number(cls, value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            most = int(value) if value == int(value) else value
-            return {"min": most if 1 <= most <= MOST_HOSTS else 1, "max": most}  # One error for one number.
+            is_whole = math.isfinite(value) and value == int(value)
+            least = min(max(int(value), 1), MAX_PROCESSES) if is_whole else 1  # One error for one number.
+            return {"min": least, "max": int(value) if is_whole else value}
         if isinstance(value, dict):
             return {"min": 1} | value
         raise ValueError("neither a number nor a table; write 2, or { min = 1, max = 8 }")
@@ -479,9 +495,45 @@ class Hosts(Section):
             raise ValueError(f"min ({self.min}) is more than max ({self.max})")
         return self
 
+    @property
+    def varies(self) -> bool:
+        """Whether there is more than one number that it may be."""
+        return self.min < self.max
+
     @model_serializer
     def _as_written(self) -> int | dict[str, int]:
-        return self.min if self.min == self.max else {"min": self.min, "max": self.max}
+        return dict(self) if self.varies else self.max
+
+
+class Hosts(Span):
+    """Numbers of hosts that take part; a single number in TOML stands for both.
+
+    Attributes:
+        min: training begins when so many are there.
+        max: so many may be there: those that come later, or again, get actors while it trains.
+    """
+
+    max: HostCount
+
+
+class Actors(Span):
+    """Numbers of actors that may work; a single number in TOML is the only one.
+
+    Attributes:
+        min: least number of actors that work.
+        max: number of actors that there are; the others wait, and hold no core.
+        first: number of actors that work when training begins. Where a config does not say it: the usual
+            number, or what is nearest between the two.
+    """
+
+    max: Processes
+    first: Count | None = None
+
+    @model_validator(mode="after")
+    def _begins_within(self) -> Self:
+        if self.first is not None and not self.min <= self.first <= self.max:
+            raise ValueError(f"first ({self.first}) is not between {self.min} and {self.max}: set it, too")
+        return self
 
 
 class Learner(Section):
@@ -617,14 +669,15 @@ class Actor(Section):
     Attributes:
         num: actors of a group. Where a config does not say it: as many as a rollout has fragments, but no
             more than there are cores, or, on more than four, than learners leave. One with a replay, in step,
-            and where roles share a process. Two of them share a process where inference is apart.
+            and where roles share a process. Two of them share a process where inference is apart. With a
+            range, as many work as train fastest, which is measured and may change while the job trains.
         cores: cores, and threads, of each.
         send_size: T, steps of each environment in a fragment.
         window: fragments that each actor may have sent before one is claimed.
         device: where policies act, the evaluator's too; several actors may share a GPU.
     """
 
-    num: Processes = 1
+    num: Actors = Actors(min=1, max=1)
     cores: Annotated[Cores, Field(ge=1)] = 1
     send_size: Count = 32
     window: Count = 2
@@ -812,13 +865,13 @@ class Distribution(Section):
     @property
     def actor_processes(self) -> int:
         """Processes of a group's actors."""
-        return math.ceil(self.actor.num / self.actors_per_process)
+        return math.ceil(self.actor.num.max / self.actors_per_process)
 
     @property
     def actors_of_a_buffer(self) -> int:
         """Most actors that one of a group's buffers has: their processes are shared out."""
         processes = math.ceil(self.actor_processes / self.buffer.num)
-        return min(self.actor.num, processes * self.actors_per_process)
+        return min(self.actor.num.max, processes * self.actors_per_process)
 
     @property
     def cores_of_learners(self) -> int:
@@ -1137,7 +1190,7 @@ class JobConfig(Section):
         actor = self.distribution.actor
         if self.learns_from_replay:
             return actor.window
-        return min(actor.window, math.ceil(self.fragments_per_rollout / actor.num))
+        return min(actor.window, math.ceil(self.fragments_per_rollout / actor.num.max))
 
     @property
     def tolerance(self) -> float | None:

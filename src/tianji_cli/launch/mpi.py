@@ -65,7 +65,7 @@ def run_under_mpiexec(
     """
     before = _identity(run.summary)
     distribution = job.distribution
-    more = ["--set", f"distribution.actor.num={distribution.actor.num}"]
+    more = ["--set", f"distribution.actor.num={distribution.actor.num.max}"]
     more += ["--set", f"distribution.pin_cores={str(distribution.pin_cores).lower()}"]
     place = run.path / CODE
     with os_errors_as(RunFailed, f"cannot write {place}"):

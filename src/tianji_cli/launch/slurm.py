@@ -299,7 +299,7 @@ def _start(job: JobConfig, plan: Plan, request: Request, cpus: int) -> str:
     if _joins(job, request):
         hosts = job.distribution.hosts
         step = "" if request.actor_partition is None else "--het-group=1"
-        return HOSTS.format(cpus=cpus, step=step, or_else=ENDS if hosts.min == hosts.max else " ||:")
+        return HOSTS.format(cpus=cpus, step=step, or_else=" ||:" if hosts.varies else ENDS)
     transport = job.distribution.transport
     if "mpi" in {transport.local, transport.remote if request.nodes > 1 else ""}:
         names = [host.name for host in expected_hosts(job)]

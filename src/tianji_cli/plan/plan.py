@@ -370,10 +370,11 @@ def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
     plan = _Planner(config, hosts).plan()
     seats = config.distribution.hosts
     first = {host.name for host in hosts[: seats.min]}
-    for group in plan.groups if seats.min < seats.max else ():
+    num = config.distribution.actor.num.max
+    for group in plan.groups if seats.varies else ():
         if not any(process.host in first for process in plan.carrying("actor", group)):
             raise UsageError(
-                f"distribution.actor.num = {config.distribution.actor.num} gives group {group} no actor on "
+                f"distribution.actor.num = {num} gives group {group} no actor on "
                 f"the first {several(len(first), 'host')} (distribution.hosts.min), where training begins: "
                 "more actors would be right"
             )
@@ -454,7 +455,7 @@ class _Planner:
         self._add(("root",), None, self._hosts[0])
         actor = 0
         for group in range(distribution.groups):
-            numbers = tuple(range(actor, actor + distribution.actor.num))
+            numbers = tuple(range(actor, actor + distribution.actor.num.max))
             actor += len(numbers)
             self._add_group(group, numbers)
         if self._config.experiment.evaluation is not None:
@@ -515,7 +516,7 @@ class _Planner:
         for host in self._spread(group, self._buffers):
             taken[host] += self._config.distribution.buffer.cores
         seats = self._config.distribution.hosts
-        least = int(seats.min < seats.max)  # A host that training begins with has an actor.
+        least = int(seats.varies)  # A host that training begins with has an actor.
         free = [max(len(host.cores) - taken[host], least) for host in mine]
         shares = _shares(number, free if any(free) else [1] * len(mine))
         return [host for host, share in zip(mine, shares, strict=True) for _ in range(share)]
@@ -549,7 +550,7 @@ class _Planner:
         elif roles == (INFERENCE,) and distribution.inference is not None:
             device, number, given = distribution.inference.device, distribution.inference.num, self._actors_on
         elif roles == ("actor",) and distribution.inference is None:
-            device, number, given = distribution.actor.device, distribution.actor.num, self._actors_on
+            device, number, given = distribution.actor.device, distribution.actor.num.max, self._actors_on
         else:
             return distribution.actor.device if roles in {("evaluator",), (EXAMINER,)} else "cpu"
         if device != "cuda" or number * distribution.groups == 1:

@@ -321,6 +321,8 @@ class WorkLog:
         return self._named_of(observed, cores)
 
     def _named_of(self, observed: Observation, cores: HostCores | None) -> Bottleneck | None:
+        if self._config.distribution.actor.num.varies:
+            return None  # Some actors are parked; ``Adaptation`` finds out what is faster.
         found = observed_bottleneck(observed, self._rho, self._overlap, cores)
         return naming_network(found, self._config.model.settings)
 
@@ -341,7 +343,7 @@ class WorkLog:
         actor, groups = distribution.actor, distribution.groups
         wanted = self._config.cores
         more = max(1, int(idle / actor.cores / groups))
-        settings = f"distribution.actor.num = {actor.num + more}"
+        settings = f"distribution.actor.num = {actor.num.max + more}"
         if distribution.pin_cores and wanted + groups * more * actor.cores > there:
             settings += " with distribution.pin_cores = false"
         shared = wanted > there and not distribution.pin_cores

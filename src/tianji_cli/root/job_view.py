@@ -28,6 +28,7 @@ from tianji_cli.telemetry.snapshot import (
     PopulationStanding,
     RoleStatus,
     Snapshot,
+    Split,
     Status,
     StopProgress,
     Summary,
@@ -65,6 +66,7 @@ class Overview:
         evaluation: result of the greedy evaluation.
         averaging: progress of parameter averaging; None with one group, or with a population.
         population: standing of the population's members; None without one.
+        split: number of actors that work; None if it does not vary.
 
     Args:
         earlier: progress that a resumed run goes on from, by group.
@@ -98,6 +100,7 @@ class Overview:
         averages = groups > 1 and config.population is None
         self.averaging = Averaging(0, (0,) * groups) if averages else None
         self.population: PopulationStanding | None = None
+        self.split: Split | None = None
         self._work = WorkLog(config, plan)
         self._forecast = StopForecast(config.experiment.stop.targets)
 
@@ -388,6 +391,7 @@ class Overview:
             bottleneck=bottleneck,
             averaging=self.averaging,
             population=self.population,
+            split=self.split,
             by_group=tuple(GroupStanding.of(group, report) for group, report in of_groups.items()),
             extra=extra_reports(self._plan, self.workers),
             frames_per_step=max((known for known in frames if known is not None), default=None),

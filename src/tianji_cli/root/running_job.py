@@ -59,6 +59,8 @@ class RunningJob:
         lost_ranks: ranks without a process while others of their group go on: those of lost buffers, of all
             that sent them fragments, and those on empty seats.
         vacant: those of them on empty seats, for the next host that comes.
+        parked: ranks of actors that begin no fragments, since fewer train faster; set by ``Adaptation``.
+        near_goal: the samples under way may be enough, so that ``ProductionGoal`` holds the actors.
         died: the job has failed because a process that it needs was killed, or its host is lost; set by
             ``Deaths``.
         killed: incarnations of actors that did not stop in order; set by ``Deaths``.
@@ -87,6 +89,8 @@ class RunningJob:
     lost: dict[int, str] = field(default_factory=dict)
     lost_ranks: set[int] = field(default_factory=set)
     vacant: set[int] = field(default_factory=set)
+    parked: set[int] = field(default_factory=set)
+    near_goal: bool = False
     died: bool = False
     killed: set[Source] = field(default_factory=set)
     _shown: set[object] = field(default_factory=set)

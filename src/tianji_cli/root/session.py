@@ -49,6 +49,7 @@ from tianji_cli.plan.plan import (
 from tianji_cli.quantities import several
 from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.hosts import LateHosts, Rendezvous
+from tianji_cli.root.observers.adaptation import Adaptation
 from tianji_cli.root.observers.announcements import Announcements
 from tianji_cli.root.observers.attendance import Attendance
 from tianji_cli.root.observers.averaging import ParameterAveraging
@@ -310,6 +311,8 @@ def _observers(request: RunRequest, job: RunningJob) -> tuple[list[Observer], Ex
         Tracing(job, request.run),
         EvaluationWatch(job),
     ]
+    if job.config.distribution.actor.num.varies:
+        observers.append(Adaptation(job))
     if job.config.population is None:
         return observers, partial(ParameterAveraging, job)
     lineage = Lineage.of_run(request.run.path) if request.resumed else Lineage(request.run.path)
@@ -360,7 +363,7 @@ def _welcome(request: RunRequest) -> Welcome:
         experiment=job.experiment.name,
         run=str(request.run.path.absolute()),
         files=dict(request.files),
-        may_leave=job.distribution.hosts.min < job.distribution.hosts.max,
+        may_leave=job.distribution.hosts.varies,
     )
 
 

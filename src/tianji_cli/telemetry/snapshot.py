@@ -124,6 +124,29 @@ class Averaging:
 
 
 @dataclass(frozen=True)
+class Split:
+    """Number of actors of each group that work, and the search for the best one in this session.
+
+    Attributes:
+        actors: number with which training was fastest so far.
+        trying: number that works now for a comparison; None if it is ``actors``.
+        tried: other numbers that were tried.
+        kept: those of them that were faster, and stayed.
+    """
+
+    actors: int
+    trying: int | None = None
+    tried: int = 0
+    kept: int = 0
+
+    def __str__(self) -> str:
+        """Return the text for displays: ``8 actors a group; 12 other numbers tried, 3 faster``."""
+        now = "" if self.trying is None else f", trying {self.trying}"
+        tried = f"{several(self.tried, 'other number')} tried, {self.kept} faster"
+        return f"{several(self.actors, 'actor')} a group{now}; {tried}"
+
+
+@dataclass(frozen=True)
 class GroupStanding:
     """Progress of one of several groups: its number, and fields of its learner's report."""
 
@@ -258,6 +281,7 @@ class Snapshot:
         bottleneck: bottleneck of the last seconds; None while too little is known.
         averaging: averaging of the groups' parameters; None with one group.
         population: state of the population; None without one.
+        split: number of actors that work; None if it does not vary.
         by_group: progress of each group; empty with one group.
         extra: reports of user roles, by name and rank.
         frames_per_step: frames of the game in an environment step; None until an actor has reported it.
@@ -277,6 +301,7 @@ class Snapshot:
     bottleneck: Bottleneck | None = None
     averaging: Averaging | None = None
     population: PopulationStanding | None = None
+    split: Split | None = None
     by_group: tuple[GroupStanding, ...] = ()
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     frames_per_step: int | None = None
@@ -585,6 +610,7 @@ USES: Final[Line] = ("uses", lambda state: f"{state.buffer.uses} of each sample"
 LAG: Final[Line] = ("policy lag", lambda state: f"{state.learner.lag} versions")
 AVERAGING: Final[Line] = ("averaging", lambda state: str(state.averaging))
 POPULATION: Final[Line] = ("population", lambda state: str(state.population))
+SPLIT: Final[Line] = ("split", lambda state: str(state.split))
 GROUPS: Final[Line] = ("groups", lambda state: "; ".join(map(_group, state.by_group)) or None)
 
 # fmt: off
@@ -619,6 +645,8 @@ OF_PACE: Final = (
     Metric(path="received_per_s", charted=True),
     Metric(path="consumed_per_s", plain="{:.0f}", charted=True),
     Metric(path="eta_s", written="rows", plain="{:.0f}"),
+    Metric(path="split", live=SPLIT, result=SPLIT, if_known=True),
+    Metric(path="split.actors", written="neither", plain="{}", charted=True),
     Metric(path="frames_per_step"),
     Metric(path="frames"),
     Metric(path="frames_per_s"),

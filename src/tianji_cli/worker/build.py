@@ -25,6 +25,7 @@ from tianji_cli.files.directories import LAST
 from tianji_cli.files.saved import CheckpointError, checkpoints_of, link_best_to_best_evaluated
 from tianji_cli.plan.graph import EXAMINER, INFERENCE, batches_to, fragments_to, slot_name
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
+from tianji_cli.roles.actor.pace import PacedStep
 from tianji_cli.roles.actor.remote import Connection
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
@@ -133,7 +134,7 @@ def _actor(
     connection: Connection | None,
 ) -> Actor:
     config = builder.config
-    environment = builder.acting_environment(number)
+    environment, section = builder.acting_environment(number), config.environment
     agent = builder.acting_agent(number, connection)
     channel = fragments_to(config.graph.path_of_fragments[1])
     (receiver,) = receivers_of(transport.wiring, channel, builder.process.rank)
@@ -148,6 +149,7 @@ def _actor(
         page=ProductionPage(counters, number),
         seed=builder.seed("environment", number),
         per_version=_fragments_per_version(builder),
+        pace=PacedStep(environment, section, builder.seed("pace", number)) if section.step_ms else None,
         network=None if connection is None else connection.executors[number],
         settings_with=lambda found: config_with(config, found).agent.settings,
         subtracts=builder.subtracts,

@@ -77,7 +77,7 @@ class Parts:
     def _spare_number(self) -> int:
         """Number of environments that no actor has, behind the numbers of all actors."""
         distribution = self.config.distribution
-        return distribution.groups * distribution.actor.num
+        return distribution.groups * distribution.actor.num.max
 
     @property
     def _threads(self) -> int:

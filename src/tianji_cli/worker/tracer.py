@@ -42,7 +42,7 @@ MEASURED: Final[Mapping[type, Sequence[Measured]]] = {
     Role: (Measured("turn", "turn"),),
     Actor: (
         Measured("_agent.act", "act"),
-        Measured("_environment.step", "step"),
+        Measured("_step_all", "step"),
         Measured("push_fragment", "push"),
         Measured("adopt_newest_policy", "adopt"),
     ),

@@ -146,7 +146,7 @@ def split_of(job: JobConfig) -> Split:
     return Split(
         learners=learner.num,
         learner_cores=learner.cores,
-        actors=actor.num,
+        actors=actor.num.max,
         num_envs=job.environment.num_envs,
         groups=distribution.groups,
         actor_cores=actor.cores,

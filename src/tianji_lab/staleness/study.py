@@ -131,8 +131,8 @@ def plan_comparison(
 def oversubscribed(job: JobConfig, cores: int) -> tuple[str, ...]:
     """Make a poor mapping of a config: several actors on each core share the environments."""
     actor, training = job.distribution.actor, job.training.settings
-    num = OVERSUBSCRIBED * max(cores, actor.num)
-    most = max(1, actor.num * job.environment.num_envs // num)
+    num = OVERSUBSCRIBED * max(cores, actor.num.max)
+    most = max(1, actor.num.max * job.environment.num_envs // num)
     rollout = training.rollout_steps if isinstance(training, OnPolicySettings) else 0
     unit = actor.send_size * (num if job.distribution.mode == "sync" else 1)
     # If no number divides the rollout, the config's own check names one that does.
@@ -145,6 +145,8 @@ def _check(job: JobConfig, threshold: float) -> None:
     launch = launched()
     if (launch is not None and launch.size > 1) or job.distribution.hosts.max > 1:
         raise UsageError("bench staleness trains on one host: start it once, with distribution.hosts = 1")
+    if job.distribution.actor.num.varies:
+        raise UsageError("bench staleness compares fixed mappings: give distribution.actor.num one number")
     if not isinstance(job.training.settings, OnPolicySettings):
         raise UsageError(
             f"bench staleness varies the rollouts that a buffer holds, and {job.training.type!r} learns "

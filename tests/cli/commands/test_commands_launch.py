@@ -189,7 +189,7 @@ def test_what_the_config_leaves_to_the_machine_is_chosen_for_the_nodes(
         asked = ("--nodes=2", f"--cpus-per-node={cpus}", "--set", ZMQ)
         assert launch(tmp_path, monkeypatch, *asked, config="mine.toml") == 0
         distribution = load_config(str(tmp_path / f"experiments/mine/{number}/config.toml")).distribution
-        assert (distribution.actor.num, distribution.pin_cores) == chosen
+        assert (distribution.actor.num.max, distribution.pin_cores) == chosen
 
 
 def test_a_config_that_cannot_run_is_refused(

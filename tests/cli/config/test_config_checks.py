@@ -96,7 +96,7 @@ def test_the_rollout_that_a_refusal_names_is_accepted(
         config = load_config(write(tmp_path / "good.toml", changes | {"rollout_steps": int(steps)}))
         assert (
             config.fragments_per_rollout
-            % (config.distribution.actor.num if config.distribution.mode == "sync" else 1)
+            % (config.distribution.actor.num.max if config.distribution.mode == "sync" else 1)
             == 0
         )
 

@@ -161,19 +161,19 @@ def test_an_environment_is_stepped_where_there_are_cores_for_several_actors(
 ) -> None:
     Slow.steps = 0
     config = config_without_file("cli.config.shown_spaces:Slow", "dqn", (), cores)
-    assert config.distribution.actor.num == actors
+    assert config.distribution.actor.num.max == actors
     assert (Slow.steps > 0) is steps
     assert Slow.steps < 100
 
 
 def test_an_environment_that_refuses_random_actions_is_taken_to_be_quick() -> None:
-    assert config_without_file("cli.config.shown_spaces:Strict", "dqn", (), 8).distribution.actor.num == 1
+    assert config_without_file("cli.config.shown_spaces:Strict", "dqn", (), 8).distribution.actor.num.max == 1
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 8, 64])
 def test_actors_in_step_share_a_rollout_evenly(cores: int) -> None:
     config = chosen("ppo", "numbers", "one of", "distribution.mode=sync", cores=cores)
-    assert config.fragments_per_rollout % config.distribution.actor.num == 0
+    assert config.fragments_per_rollout % config.distribution.actor.num.max == 0
 
 
 def test_bounded_real_numbers_begin_near_one_another_and_in_long_fragments() -> None:

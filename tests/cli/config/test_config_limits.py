@@ -34,14 +34,14 @@ def problem(text: str, place: Path, overrides: Sequence[str] = ()) -> str:
         ("distribution.actor.num", 10**9, "is more than 32,768"),
         ("distribution.learner.num", 10**9, "is more than 1,024: each keeps a connection to every other"),
         ("distribution.groups", 10**9, "is more than 1,024: the root averages"),
-        ("distribution.hosts.max", 10**9, "is more than 4,096: the root is connected to each"),
+        ("distribution.hosts", 10**9, "is more than 4,096: the root is connected to each"),
         ("distribution.actor.cores", 10**9, "is more than 4,096: each is a thread"),
         ("environment.num_envs", 10**9, "is more than 1,000,000: each actor builds all of them"),
         ("experiment.keep_checkpoints", 2**63, "whole numbers have 64 bits here"),
     ],
 )
 def test_a_huge_count_is_refused_with_its_reason(tmp_path: Path, key: str, value: int, why: str) -> None:
-    line = problem(GOOD, tmp_path, [f"{key.removesuffix('.max')}={value}"])
+    line = problem(GOOD, tmp_path, [f"{key}={value}"])
     assert line.startswith(f"--set: {key}: ")
     assert why in line
 
@@ -182,7 +182,7 @@ def test_many_actors_are_spread_over_many_hosts_by_their_cores() -> None:
         ("{ min = 1 }", (), "distribution.hosts.max: missing"),
         ("{ min = 0, max = 2 }", (), "distribution.hosts.min: "),
         ('"many"', (), "distribution.hosts: neither a number nor a table; write 2, or { min = 1, max = 8 }"),
-        ("0", (), "distribution.hosts.max: "),
+        ("0", (), "distribution.hosts: "),
         ("{ max = 2 }", ("distribution.mode=sync",), "actors in step are waited for"),
         ("{ max = 2 }", ("distribution.groups=2",), "hosts.min = 2 would be right"),
     ],

@@ -452,7 +452,7 @@ def test_actors_share_few_cores_and_are_no_more_than_a_rollout_has_fragments(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     distribution = load_config(str(good), [*ROLLOUT, *settings]).distribution
-    assert (distribution.actor.num, distribution.pin_cores) == (actors, pinned)
+    assert (distribution.actor.num.max, distribution.pin_cores) == (actors, pinned)
 
 
 def test_a_replay_has_one_actor_unless_a_config_says_otherwise(
@@ -460,7 +460,7 @@ def test_a_replay_has_one_actor_unless_a_config_says_otherwise(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     distribution = load_config(str(good), ["agent.type=dqn"]).distribution
-    assert (distribution.actor.num, distribution.pin_cores) == (1, True)
+    assert (distribution.actor.num.max, distribution.pin_cores) == (1, True)
 
 
 def test_a_resolved_config_has_the_numbers_of_the_machine_on_which_it_was_resolved(

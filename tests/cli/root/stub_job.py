@@ -23,6 +23,7 @@ def stub_job(plan: Plan, events: list[str], **parts: Any) -> Any:
         worked_s=0.0,
         lost_ranks=set(),
         vacant=set(),
+        parked=set(),
         examiners={process.rank for process in plan.carrying(EXAMINER)},
         title=lambda rank: plan.processes[rank].title,
         _shown=shown,

@@ -65,3 +65,16 @@ def test_of_a_group_those_that_are_there_hear_who_else_is(job: Any, sent: dict[i
     job.vacant.clear()
     attendance.on_tick(None)  # type: ignore[arg-type]
     assert sent == {2: [0, 1, 2], 3: [0, 1, 2], 6: [0, 1, 2]}
+
+
+def test_a_parked_actor_is_not_there_and_hears_nothing_when_it_begins(
+    job: Any, sent: dict[int, list[int]]
+) -> None:
+    attendance = Attendance(job)
+    attendance.on_begin()
+    job.parked |= {3}
+    attendance.on_tick(None)  # type: ignore[arg-type]
+    assert sent == {2: [0], 6: [0]}
+    sent.clear()
+    attendance.on_message(registered(3))  # It would look for itself among the others.
+    assert sent == {}

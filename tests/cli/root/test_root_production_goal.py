@@ -57,6 +57,8 @@ class Job:
             control=self.control,
             killed=set(),
             lost_ranks=set(),
+            parked=set(),
+            near_goal=False,
         )
         self.goal = ProductionGoal(self.job)
         self.goal.on_begin()
@@ -163,6 +165,9 @@ def test_all_go_on_for_good_if_what_suffices_does_not_arrive(monkeypatch: pytest
     monkeypatch.setattr(Overview, "session_train_s", -1.0)
     assert job.look() == dict.fromkeys(ALL)
     assert job.goal.deadline == float("inf")
+    job.control.fragments.clear()
+    job.goal.on_message(registered(2))
+    assert job.control.fragments == {}, "one that is restarted goes on, too"
 
 
 def test_counters_are_looked_at_the_more_often_the_sooner_the_goal_may_be_reached(

@@ -78,7 +78,7 @@ def test_points_are_trained_in_turns_and_their_figures_written(
         for training in row["trainings"]:
             run = RunDirectory(Path(training["run"]))
             ran = load_config(str(run.config))
-            assert (ran.experiment.seed, ran.distribution.actor.num) == (training["seed"], row["actors"])
+            assert (ran.experiment.seed, ran.distribution.actor.num.max) == (training["seed"], row["actors"])
             assert ran.experiment.stop.wall_s == 4
             assert training["train_s"] > 0
             summary = json.loads(run.summary.read_text())
@@ -138,7 +138,7 @@ def test_a_training_lasts_as_long_as_it_is_told_whatever_it_learns(config: str) 
     assert (stop.wall_s, stop.env_steps, stop.mean_return) == (4.0, None, None)
     assert job.experiment.thresholds == (15.0, 30.0)
     assert (job.experiment.seed, job.experiment.eval_episodes) == (9, 0)
-    assert job.distribution.actor.num == 2
+    assert job.distribution.actor.num.max == 2
     assert job.training.settings.model_dump()["epochs"] == 1
 
 

@@ -142,7 +142,7 @@ def test_figure_6d_is_two_mappings_by_two_lags(config: str) -> None:
     assert found.settings[0].overrides == ()
     cores = len(os.sched_getaffinity(0))
     job = load_config(config, found.entry(found.settings[3]).with_seed(1))
-    assert job.distribution.actor.num == 4 * cores
+    assert job.distribution.actor.num.max == 4 * cores
     assert job.distribution.buffer.rollouts == 8
     poor = ["distribution.actor.num=2", "environment.num_envs=2"]
     found = plan(config, figure="6d", poor=poor, lags=(4,))

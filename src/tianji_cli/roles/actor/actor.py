@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # These import torch, which `tianji --help` does without.
     from pydantic import BaseModel
 
     from tianji_algos.core import Agent, Fields
+    from tianji_cli.roles.actor.pace import PacedStep
     from tianji_cli.roles.actor.remote import RemoteExecutor
 
 Returns = npt.NDArray[np.float64]
@@ -61,6 +62,7 @@ class Actor(Role):
     Args:
         per_version: fragments to make with one policy before waiting for the next (``mode = "sync"``);
             None goes on with whatever policy is newest.
+        pace: step of the environment that lasts as long as the config says; None for its own.
         network: the agent's network where it is apart; None where the actor has policies of its own.
         settings_with: makes the agent's settings from a member's hyperparameters.
     """
@@ -80,6 +82,7 @@ class Actor(Role):
         page: ProductionPage,
         seed: int,
         per_version: int | None,
+        pace: PacedStep | None = None,
         network: RemoteExecutor | None = None,
         settings_with: Callable[[Mapping[str, Any]], BaseModel] | None = None,
         subtracts: bool = False,
@@ -92,6 +95,7 @@ class Actor(Role):
         self._agent = agent
         self._observe = None if type(agent).observe is core.Agent.observe else agent.observe
         self._environment = environment
+        self._step_all = environment.step if pace is None else pace
         self._layout = layout
         self._outbox = outbox
         self._copies = Copies(outbox.transport, outbox.copies, layout.nbytes)
@@ -154,7 +158,7 @@ class Actor(Role):
         np.logical_not(self._ended, out=row["mask"])
         try:
             actions = self._agent.act(self._stack.seen, row)
-            self._environment.step(actions, shown, row["reward"], row["terminated"], row["truncated"])
+            self._step_all(actions, shown, row["reward"], row["terminated"], row["truncated"])
         except UnfitError as unfit:  # A vector environment does not count the steps of its copies.
             where = f"environment {unfit.copy} of actor {self._number} {self._when(self._step, unfit.copy)}"
             raise BrokenEnvironmentError(f"{unfit} ({where})") from unfit

@@ -106,7 +106,6 @@ class ProductionGoal(Observer):
         self._near_s = max(NEAR_S, plan.num_actors * LOOK_S)
         self._full = config.fragment_steps
         self._unit = 1 if config.learns_from_replay else config.fragments_per_rollout
-        self._held = False
         self._seen = -1
         self._grown_at = 0.0
         self._before = 0.0, 0.0
@@ -117,7 +116,7 @@ class ProductionGoal(Observer):
 
     def on_message(self, message: ToRoot) -> None:
         """Send a restarted actor the limit that the others have."""
-        if isinstance(message, Register) and self._held and message.rank in self._carriers:
+        if isinstance(message, Register) and self._job.near_goal and message.rank in self._carriers:
             self._job.control.send(message.rank, Allow(fragments=0))
 
     def on_turn(self) -> None:
@@ -128,15 +127,16 @@ class ProductionGoal(Observer):
         # The killed incarnations will not finish the fragments that they have begun.
         coming, samples = self._coming(self._job.killed)
         missing = self._goal - coming
-        if self._held and self._has_stalled(now):
+        if self._job.near_goal and self._has_stalled(now):
             self._send(None)
+            self._job.near_goal = False
             self._goal = self.deadline = math.inf
         elif missing <= 0:
-            if not self._held:
-                self._held, self._grown_at = True, now
+            if not self._job.near_goal:
+                self._job.near_goal, self._grown_at = True, now
                 self._send(0)
             self.deadline = now + FAR_S
-        elif self._held:
+        elif self._job.near_goal:
             self._send(math.ceil(missing / samples))
             self.deadline = now + FAR_S  # The counters then include what the actors begin now.
         else:
@@ -182,7 +182,7 @@ class ProductionGoal(Observer):
 
     def _send(self, fragments: int | None) -> None:
         """Share out so many further fragments over all actors, one each at most; None allows any number."""
-        for rank in [rank for rank in self._carriers if rank not in self._job.lost_ranks]:
+        for rank in [rank for rank in self._carriers if rank not in self._job.lost_ranks | self._job.parked]:
             of_process = fragments
             if fragments is not None:
                 of_process = min(fragments, len(self._job.plan.processes[rank].actors))
