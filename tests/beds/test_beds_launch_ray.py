@@ -15,6 +15,8 @@ import pytest
 from beds.raylets import Raylets
 from beds.training import TIANJI, write_config
 
+pytestmark = pytest.mark.alone  # Four raylets start many processes.
+
 TRANSPORT = {"local": "shm", "remote": "zmq"}
 ENDLESS = ("--set", "experiment.stop.env_steps=1000000000")
 
