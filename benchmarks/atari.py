@@ -137,7 +137,7 @@ def row_of(trainings: Sequence[Played]) -> dict[str, Any]:
         "game": trainings[0].game,
         "system": trainings[0].system,
         "seeds": len(trainings),
-        "mean_100": float(last.iqm),
+        "mean_100": float(last.value),
         "low": float(last.low),
         "high": float(last.high),
         "best_mean_100": float(np.median(best)) if best else None,

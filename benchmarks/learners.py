@@ -110,7 +110,7 @@ def main() -> int:
 def report(grid: Array, bands: dict[int, Estimate]) -> list[bool]:
     """Print a row for each point; returns where the mean of two learners lies in the interval of one."""
     one, two = bands[1], bands[2]
-    inside = [bool(low <= iqm <= high) for iqm, low, high in zip(two.iqm, one.low, one.high, strict=True)]
+    inside = [bool(low <= iqm <= high) for iqm, low, high in zip(two.value, one.low, one.high, strict=True)]
     print(f"{'env steps':>10} {'one learner':>26} {'two learners':>26}")
     for i, is_inside in enumerate(inside):
         cells = f"{cell(one, i):>26} {cell(two, i):>26}"

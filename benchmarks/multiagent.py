@@ -253,7 +253,7 @@ def row_of(name: str, own: Sequence[Trained], beside: Mapping[str, Row]) -> Row:
     """Make the table's row of one system, over its seeds."""
     means = np.array([one.evaluation["mean"] for one in own])
     over_seeds = estimate(means)
-    mean = float(over_seeds.iqm)
+    mean = float(over_seeds.value)
     gap = None
     if DASHES.keys() <= beside.keys():
         low, high = beside["random"]["mean"], beside["heuristic"]["mean"]

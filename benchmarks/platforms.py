@@ -84,12 +84,12 @@ def bands_of(curves: Mapping[KeyT, Sequence[Curve]], points: int) -> tuple[Array
 
 def cell(of: Estimate, i: int) -> str:
     """Write the mean at a point of the grid, and its interval."""
-    return f"{of.iqm[i]:.1f} [{of.low[i]:.1f}, {of.high[i]:.1f}]"
+    return f"{of.value[i]:.1f} [{of.low[i]:.1f}, {of.high[i]:.1f}]"
 
 
 def as_lists(of: Estimate) -> dict[str, list[float]]:
     """Write the means and their intervals for JSON."""
-    return {bound: getattr(of, bound).tolist() for bound in ("iqm", "low", "high")}
+    return {"iqm": of.value.tolist(), "low": of.low.tolist(), "high": of.high.tolist()}
 
 
 def overlaps(one: Estimate, other: Estimate) -> npt.NDArray[np.bool_]:

@@ -33,7 +33,7 @@ class Range:
     def estimated(cls, values: Sequence[float]) -> Range:
         """Estimate the interquartile mean and its 95 % interval."""
         found = estimate(np.array(values))
-        return cls(float(found.iqm), float(found.low), float(found.high))
+        return cls(float(found.value), float(found.low), float(found.high))
 
     @property
     def apart(self) -> float:

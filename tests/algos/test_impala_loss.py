@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
     "value_coef": VALUE_COEF,
     "entropy_coef": ENTROPY_COEF,
 }
-VTRACE = IMPALASettings(**SETTINGS).vtrace
+VTRACE = IMPALASettings(**SETTINGS)
 ACTIONS: list[gym.Space[Any]] = [
     gym.spaces.Discrete(3),
     gym.spaces.MultiDiscrete([3, 2]),

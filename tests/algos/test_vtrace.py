@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -14,12 +13,12 @@ from hypothesis.extra.numpy import arrays
 
 from tianji_algos.fast_cpu import impala as fast_cpu_impala
 from tianji_algos.impala import impala
-from tianji_algos.impala.settings import VTrace
+from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.ppo.ppo import estimate_advantages
 
 Doubles = npt.NDArray[np.float64]
 RATIOS = st.floats(0, 4, width=32)
-PLAIN = VTrace(gamma=0.9, rho_bar=1.0, c_bar=1.0, pg_rho_bar=1.0, decay=1.0)
+PLAIN = IMPALASettings(gamma=0.9, rho_bar=1.0, c_bar=1.0, pg_rho_bar=1.0, vtrace_lambda=1.0)
 
 
 @st.composite
@@ -30,7 +29,7 @@ def acted_otherwise(draw: st.DrawFn) -> dict[str, Array]:
     return trajectory
 
 
-def compute(vtrace: VTrace, trajectory: dict[str, Array]) -> tuple[Array, Array]:
+def compute(vtrace: IMPALASettings, trajectory: dict[str, Array]) -> tuple[Array, Array]:
     """The result in numpy, once it is equal to the result in torch."""
     arrays = {name: array for name, array in trajectory.items() if name != "truncated"}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -44,7 +43,7 @@ def compute(vtrace: VTrace, trajectory: dict[str, Array]) -> tuple[Array, Array]
     return found
 
 
-def by_definition(vtrace: VTrace, trajectory: dict[str, Array]) -> tuple[Doubles, Doubles]:
+def by_definition(vtrace: IMPALASettings, trajectory: dict[str, Array]) -> tuple[Doubles, Doubles]:
     """Equation 1 as it stands: for each s a sum over t of gamma^(t-s), a product of c_i, and delta_t V.
 
     Returns v_s - V(x_s), and rho_s (r_s + gamma v_{s+1} - V(x_s)) of section 4.2.
@@ -65,7 +64,7 @@ def by_definition(vtrace: VTrace, trajectory: dict[str, Array]) -> tuple[Doubles
             for t in range(s, last + 1):
                 rho = min(vtrace.rho_bar, ratio[t])
                 delta = rho * (reward[t] + vtrace.gamma * following(t, value) - value[t, n])
-                c = [vtrace.decay * min(vtrace.c_bar, ratio[i]) for i in range(s, t)]
+                c = [vtrace.vtrace_lambda * min(vtrace.c_bar, ratio[i]) for i in range(s, t)]
                 target[s, n] += vtrace.gamma ** (t - s) * prod(c) * delta
         for s in np.flatnonzero(is_step):
             # What follows an episode's last step is no step of it: nothing is learned of its value.
@@ -78,16 +77,16 @@ def by_definition(vtrace: VTrace, trajectory: dict[str, Array]) -> tuple[Doubles
 @given(
     acted_otherwise(),
     st.builds(
-        VTrace,
+        IMPALASettings.model_construct,  # Unchecked: c_bar may be above rho_bar.
         gamma=st.sampled_from([0.0, 0.9, 1.0]),
         rho_bar=st.sampled_from([0.5, 1.0, 3.0]),
         c_bar=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
         pg_rho_bar=st.sampled_from([0.5, 1.0, 3.0]),
-        decay=st.sampled_from([0.0, 0.9, 1.0]),
+        vtrace_lambda=st.sampled_from([0.0, 0.9, 1.0]),
     ),
 )
 def test_targets_are_the_sums_of_products_of_their_definition(
-    trajectory: dict[str, Array], vtrace: VTrace
+    trajectory: dict[str, Array], vtrace: IMPALASettings
 ) -> None:
     found, expected = compute(vtrace, trajectory), by_definition(vtrace, trajectory)
     for ours, theirs in zip(found, expected, strict=True):
@@ -118,7 +117,7 @@ def test_on_policy_the_values_move_by_generalised_advantages(
     trajectory: dict[str, Array], decay: float
 ) -> None:
     trajectory["ratio"][...] = 1.0
-    error, _ = compute(replace(PLAIN, decay=decay), trajectory)
+    error, _ = compute(PLAIN.model_copy(update={"vtrace_lambda": decay}), trajectory)
     given = {name: trajectory[name] for name in ("reward", "value", "terminated", "mask")}
     expected = estimate_advantages(**given, gamma=PLAIN.gamma, gae_lambda=decay)
     np.testing.assert_allclose(error, expected, rtol=1e-4, atol=1e-3)
@@ -170,7 +169,7 @@ def test_an_action_that_is_no_more_taken_has_no_say_and_hides_what_followed_it()
 def test_each_level_truncates_what_it_is_for(level: str) -> None:
     likely = one_episode([2.0, 2.0, 1.0, 1.0], terminates=True)
     levels = {"rho_bar": 3.0, "c_bar": 3.0, "pg_rho_bar": 3.0} | {level: 1.0}
-    error, advantage = compute(VTrace(gamma=1.0, decay=1.0, **levels), likely)
+    error, advantage = compute(IMPALASettings.model_construct(gamma=1.0, vtrace_lambda=1.0, **levels), likely)
     rho, c, of_policy = (min(levels[name], 2.0) for name in ("rho_bar", "c_bar", "pg_rho_bar"))
     second = rho * (1.0 - 3.0)
     first = rho * (1.0 + 3.0 - 2.0) + c * second

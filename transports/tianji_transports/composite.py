@@ -26,7 +26,7 @@ from tianji_transports.core import (
     Transport,
 )
 from tianji_transports.endpoint import AnyEndpoint, Endpoint, HeldLoan, drain, wait_for_news
-from tianji_transports.errors import TransportClosedError, TransportError
+from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Wiring
 
 
@@ -197,7 +197,6 @@ class CompositeTransport(Transport):
         # The pair has the capabilities, not the class; and the pair has them even where this rank opens only
         # one engine, since every rank must derive the same wiring from them.
         self.capabilities = both(local.capabilities, remote.capabilities)  # type: ignore[misc]
-        self._report: CloseReport | None = None
         self._hosts = hosts
         inside, between = split(wiring, hosts, hosts[rank])
         self._local = self._open(local, inside)
@@ -366,8 +365,3 @@ class CompositeTransport(Transport):
                 unconfirmed.update(report.unconfirmed)
                 unclaimed.update(report.unclaimed)
         return self._report
-
-    def _error(self, reason: str) -> TransportError:
-        if self._report is not None:
-            return TransportClosedError(f"the endpoint of rank {self.rank} is closed")
-        return TransportError(f"{reason} in job {self.wiring.job!r}")

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, Self
 
+from tianji_transports.errors import TransportClosedError, TransportError
 from tianji_transports.wiring import Wiring
 
 ANY: Final = -1
@@ -182,6 +183,7 @@ class Transport(ABC):
         self.incarnation = incarnation
         self.options = options or EngineOptions()
         self.counters = Counters()
+        self._report: CloseReport | None = None
 
     @classmethod
     def libraries(cls) -> dict[str, str]:
@@ -252,6 +254,12 @@ class Transport(ABC):
 
         Harmless when repeated (the same report is returned).
         """
+
+    def _error(self, reason: str) -> TransportError:
+        """Build the error of a wrong call: closed, or ``reason``."""
+        if self._report is not None:
+            return TransportClosedError(f"the endpoint of rank {self.rank} is closed")
+        return TransportError(f"{reason} in job {self.wiring.job!r}")
 
     def __enter__(self) -> Self:
         return self

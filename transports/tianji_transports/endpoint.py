@@ -17,12 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from tianji_transports.core import ANY, FULL, Claim, CloseReport, EngineOptions, Full, Loan, Transport
-from tianji_transports.errors import (
-    MessageTooLargeError,
-    PeerLostError,
-    TransportClosedError,
-    TransportError,
-)
+from tianji_transports.errors import MessageTooLargeError, PeerLostError, TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 CLOSE_POLL_S: Final = 0.05
@@ -294,7 +289,6 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         self._versions: dict[str, int] = {}
         self._read: dict[str, SlotViewT] = {}
         self._moved = False
-        self._report: CloseReport | None = None
         self._check_sizes()
 
     def _check_sizes(self) -> None:
@@ -553,12 +547,6 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
             if outlet.pushed != outlet.confirmed:
                 return False
         return True
-
-    def _error(self, reason: str) -> TransportError:
-        """Build the error of a wrong call: closed, or ``reason``."""
-        if self._report is not None:
-            return TransportClosedError(f"the endpoint of rank {self.rank} is closed")
-        return TransportError(f"{reason} in job {self.wiring.job!r}")
 
     # -- hooks for engines -----------------------------------------------------------------------------
 

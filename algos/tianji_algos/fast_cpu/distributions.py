@@ -1,11 +1,14 @@
 """Probabilities of actions and their derivatives, by hand and in numpy.
 
 ``distributions.py`` says what is computed. This code works on the policy's transpose, as sampling does.
+
+Both classes have ``evaluate``, which returns log-probabilities ``[N]`` and entropies ``[N]``, and
+``gradient``, which takes the derivatives of the loss by each log-probability, ``[N]``, and by any row's
+entropy, and returns that by the output ``[N, outputs]`` of the policy that was evaluated last.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any, cast
 
 import numpy as np
@@ -17,27 +20,7 @@ Floats = npt.NDArray[np.float32]
 Actions = npt.NDArray[Any]
 
 
-class DistributionByHand(ABC):
-    """Log-probabilities and entropies of one distribution, and their derivatives."""
-
-    @abstractmethod
-    def evaluate(self, policy: Floats, action: Actions) -> tuple[Floats, Floats]:
-        """Return log-probabilities ``[N]`` and entropies ``[N]``, and remember them for ``gradient``."""
-
-    @abstractmethod
-    def gradient(self, d_log_prob: Floats, d_entropy: float) -> Floats:
-        """Derive by the policy of the last ``evaluate``.
-
-        Args:
-            d_log_prob: ``[N]``, derivative of the loss by each log-probability.
-            d_entropy: derivative of the loss by any row's entropy.
-
-        Returns:
-            Derivative of the loss by the policy's output, ``[N, outputs]``.
-        """
-
-
-class CategoricalByHand(DistributionByHand):
+class CategoricalByHand:
     """Softmax over one or several sets of actions."""
 
     def __init__(self, distribution: Categorical) -> None:
@@ -76,7 +59,7 @@ class CategoricalByHand(DistributionByHand):
         return d_policy.T
 
 
-class GaussianByHand(DistributionByHand):
+class GaussianByHand:
     """Independent normal distributions."""
 
     def __init__(self, distribution: Gaussian) -> None:
@@ -108,7 +91,7 @@ class GaussianByHand(DistributionByHand):
         return d_policy.T
 
 
-def by_hand(distribution: Distribution) -> DistributionByHand:
+def by_hand(distribution: Distribution) -> CategoricalByHand | GaussianByHand:
     """Return the derivatives of a distribution."""
     if isinstance(distribution, Categorical):
         return CategoricalByHand(distribution)

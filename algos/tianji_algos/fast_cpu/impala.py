@@ -13,14 +13,14 @@ import numpy.typing as npt
 from tianji_algos.distributions import Distribution
 from tianji_algos.fast_cpu.distributions import by_hand
 from tianji_algos.impala.impala import IMPALALoss, IMPALAMinibatch
-from tianji_algos.impala.settings import IMPALASettings, VTrace
+from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.normalization import ValueUnits
 
 Floats = npt.NDArray[np.float32]
 
 
 def v_trace(
-    how: VTrace,
+    settings: IMPALASettings,
     ratio: Floats,
     reward: Floats,
     value: Floats,
@@ -35,21 +35,21 @@ def v_trace(
     """
     experience = mask.astype(bool)
     weight = np.where(experience, ratio, np.float32(0.0))
-    discount = np.where(experience & ~terminated.astype(bool), np.float32(how.gamma), np.float32(0.0))
+    discount = np.where(experience & ~terminated.astype(bool), np.float32(settings.gamma), np.float32(0.0))
     gain = discount * value[1:]
     gain += reward
     gain -= value[:-1]  # r_t + gamma V(x_{t+1}) - V(x_t)
-    trace = np.minimum(weight, np.float32(how.c_bar))
-    trace *= np.float32(how.decay)
+    trace = np.minimum(weight, np.float32(settings.c_bar))
+    trace *= np.float32(settings.vtrace_lambda)
     trace *= discount  # gamma c_t
-    error = np.minimum(weight, np.float32(how.rho_bar))
+    error = np.minimum(weight, np.float32(settings.rho_bar))
     error *= gain  # delta_t V
     carried = np.empty_like(error[0])
     for t in range(len(error) - 2, -1, -1):  # remark 1
         np.multiply(trace[t], error[t + 1], out=carried)
         error[t] += carried
     gain[:-1] += discount[:-1] * error[1:]  # v_{t+1} in the place of V(x_{t+1})
-    gain *= np.minimum(weight, np.float32(how.pg_rho_bar))
+    gain *= np.minimum(weight, np.float32(settings.pg_rho_bar))
     return error, gain
 
 
@@ -61,10 +61,6 @@ class IMPALALossByHand(IMPALALoss):
     ) -> None:
         super().__init__(distribution, settings, units)
         self._probabilities = by_hand(distribution)
-        self._is_corrected = settings.correction == "vtrace"
-        self._is_mean = settings.reduction == "mean"
-        self._value_coef = settings.value_coef
-        self._entropy_coef = settings.entropy_coef
 
     def gradient(
         self, policy: Floats, value: Floats, batch: IMPALAMinibatch
@@ -80,34 +76,35 @@ class IMPALALossByHand(IMPALALoss):
             Derivatives by ``policy`` and by ``value``, 0 where there is no experience, and the
             ``DIAGNOSTICS`` in order.
         """
-        where, count, units = batch.experience, np.float32(batch.samples), self._units
+        settings, where, units = self._settings, batch.experience, self._units
+        count = np.float32(batch.samples)
         log_prob, entropy = self._probabilities.evaluate(np.take(policy.T, where, axis=1).T, batch.action)
         log_ratio = log_prob - batch.log_prob
         ratio = np.exp(log_ratio)
         rows = np.zeros_like(batch.reward)
-        rows.reshape(-1)[where] = ratio if self._is_corrected else np.float32(1.0)
+        rows.reshape(-1)[where] = ratio if settings.correction == "vtrace" else np.float32(1.0)
         returns = value.reshape(-1, rows.shape[1])
         if units is not None:
             returns = units.restored(returns)
-        error, advantage = v_trace(self._how, rows, batch.reward, returns, batch.terminated, batch.mask)
+        error, advantage = v_trace(settings, rows, batch.reward, returns, batch.terminated, batch.mask)
         if units is not None:
             self._noted.append((returns[:-1] + error).reshape(-1)[where])
             error, advantage = (found / np.float32(units.spread) for found in (error, advantage))
         gain = advantage.reshape(-1)[where]
-        scale = 1.0 / batch.total if self._is_mean else 1.0
+        scale = 1.0 / batch.total if settings.reduction == "mean" else 1.0
         d_log_prob = gain * np.float32(-scale)
         d_policy = np.zeros((policy.shape[1], len(policy)), np.float32)
-        d_policy[:, where] = self._probabilities.gradient(d_log_prob, -self._entropy_coef * scale).T
+        d_policy[:, where] = self._probabilities.gradient(d_log_prob, -settings.entropy_coef * scale).T
         d_value = np.zeros(len(value), np.float32)
-        np.multiply(error.reshape(-1), np.float32(-self._value_coef * scale), out=d_value[: error.size])
+        np.multiply(error.reshape(-1), np.float32(-settings.value_coef * scale), out=d_value[: error.size])
         diagnostics = np.array(
             (
                 -np.dot(gain, log_prob) / count,
                 0.5 * np.square(error).sum() / count,
                 entropy.mean(),
                 (ratio - 1.0 - log_ratio).mean(),  # Schulman's low-variance estimate of the divergence
-                np.minimum(ratio, np.float32(self._how.rho_bar)).mean(),
-                np.count_nonzero(ratio > self._how.rho_bar) / count,
+                np.minimum(ratio, np.float32(settings.rho_bar)).mean(),
+                np.count_nonzero(ratio > settings.rho_bar) / count,
             ),
             np.float32,
         )

@@ -17,7 +17,7 @@ import torch
 
 from tianji_algos.core import Fields, Spaces, UpdateResult
 from tianji_algos.distributions import Distribution
-from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings, VTrace
+from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.normalization import ValueUnits
 from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch
@@ -51,7 +51,7 @@ class IMPALAMinibatch(PolicyMinibatch):
 
 @torch.no_grad()
 def v_trace(
-    how: VTrace,
+    settings: IMPALASettings,
     ratio: torch.Tensor,
     reward: torch.Tensor,
     value: torch.Tensor,
@@ -78,15 +78,15 @@ def v_trace(
         policy gradient (section 4.2); ``[T, N]`` each.
     """
     ratio = ratio.where(mask, torch.zeros_like(ratio))
-    discount = how.gamma * (mask & ~terminated)
-    delta = ratio.clamp(max=how.rho_bar) * (reward + discount * value[1:] - value[:-1])
-    trace = discount * how.decay * ratio.clamp(max=how.c_bar)  # gamma c_t
+    discount = settings.gamma * (mask & ~terminated)
+    delta = ratio.clamp(max=settings.rho_bar) * (reward + discount * value[1:] - value[:-1])
+    trace = discount * settings.vtrace_lambda * ratio.clamp(max=settings.c_bar)  # gamma c_t
     error = delta
     for t in range(len(delta) - 2, -1, -1):  # remark 1
         error[t].addcmul_(trace[t], error[t + 1])
     following = value[1:].clone()
     following[:-1] += error[1:]  # v_{s+1}
-    advantage = ratio.clamp(max=how.pg_rho_bar) * (reward + discount * following - value[:-1])
+    advantage = ratio.clamp(max=settings.pg_rho_bar) * (reward + discount * following - value[:-1])
     return error, advantage
 
 
@@ -106,7 +106,6 @@ class IMPALALoss:
     ) -> None:
         self._distribution = distribution
         self._settings = settings
-        self._how = settings.vtrace
         self.begin_pass(units)
 
     def begin_pass(self, units: ValueUnits | None) -> None:
@@ -139,7 +138,7 @@ class IMPALALoss:
         ratios.view(-1).index_copy_(0, where, ratio if is_corrected else torch.ones_like(ratio))
         values = value.view(-1, ratios.shape[1])
         returns = values.detach() if units is None else units.restored(values.detach())
-        error, advantage = v_trace(self._how, ratios, batch.reward, returns, batch.terminated, batch.mask)
+        error, advantage = v_trace(settings, ratios, batch.reward, returns, batch.terminated, batch.mask)
         if units is not None:
             self._noted.append((returns[:-1] + error).view(-1).index_select(0, where))
             error, advantage = error / units.spread, advantage / units.spread
@@ -155,8 +154,8 @@ class IMPALALoss:
                 value_loss / batch.samples,
                 entropy.mean(),
                 (ratio - 1.0 - log_ratio).mean(),  # Schulman's low-variance estimate of the divergence
-                ratio.clamp(max=self._how.rho_bar).mean(),
-                (ratio > self._how.rho_bar).float().mean(),
+                ratio.clamp(max=settings.rho_bar).mean(),
+                (ratio > settings.rho_bar).float().mean(),
             )
             diagnostics = torch.stack(means)
         return loss, diagnostics

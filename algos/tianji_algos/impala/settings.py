@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,24 +11,6 @@ from tianji_algos.settings import PolicyAgentSettings, PolicySettings
 
 class IMPALAAgentSettings(PolicyAgentSettings):
     """IMPALA's agent, which explores by sampling from its policy."""
-
-
-@dataclass(frozen=True)
-class VTrace:
-    """Discount and truncations of V-trace (Espeholt et al., 2018, section 4.1).
-
-    Attributes:
-        rho_bar: truncation of ``rho`` in the values' targets; it decides which policy's value they are.
-        c_bar: truncation of ``c``; it decides how far back a temporal difference is felt.
-        pg_rho_bar: truncation of ``rho`` in the policy gradient.
-        decay: lambda, a factor of ``c`` (remark 2).
-    """
-
-    gamma: float
-    rho_bar: float
-    c_bar: float
-    pg_rho_bar: float
-    decay: float
 
 
 class IMPALASettings(PolicySettings):
@@ -66,11 +47,6 @@ class IMPALASettings(PolicySettings):
     learning_rate: float = Field(6e-4, gt=0)
     rmsprop_eps: float = Field(0.1, gt=0)
     max_grad_norm: float = Field(40.0, gt=0)
-
-    @property
-    def vtrace(self) -> VTrace:
-        """Discount and truncations of V-trace."""
-        return VTrace(self.gamma, self.rho_bar, self.c_bar, self.pg_rho_bar, self.vtrace_lambda)
 
     @model_validator(mode="after")
     def _converges(self) -> Self:

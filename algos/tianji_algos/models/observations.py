@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -23,23 +23,7 @@ MOST_RAW: Final = 4096
 """Most integers of a part that a fully connected network takes as they are: more are pixels in a row."""
 
 
-class ObservationEncoder(Protocol):
-    """Encodes observations as rows of numbers.
-
-    Attributes:
-        features: numbers in a row.
-    """
-
-    features: int
-
-    def __call__(self, observation: npt.NDArray[Any]) -> Floats:
-        """Encode ``observation [N, ...]`` as ``[N, features]``; may be reused by the next call."""
-
-    def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
-        """Encode ``observation [N, ...]``, records as bytes, as ``[N, features]`` where it is."""
-
-
-def observation_encoder(space: gym.Space[Any], layout: ImageLayout = "auto") -> ObservationEncoder:
+def observation_encoder(space: gym.Space[Any], layout: ImageLayout = "auto") -> ArrayEncoder | RecordEncoder:
     """Choose how observations become rows of numbers.
 
     Raises:
@@ -57,6 +41,9 @@ def shown(space: gym.spaces.Dict) -> dict[str, gym.Space[Any]]:
 
 class ArrayEncoder:
     """Flattens Box and MultiBinary observations; makes discrete ones one-hot.
+
+    Attributes:
+        features: numbers in a row.
 
     Raises:
         UnsupportedSpaceError: the space is of another kind, or of images.
@@ -115,6 +102,9 @@ class RecordEncoder:
     Args:
         space: space of the records, for its dtype.
         parts: spaces of the encoded parts, by name.
+
+    Attributes:
+        features: numbers in a row.
 
     Raises:
         UnsupportedSpaceError: a part cannot be a row, or is an image.

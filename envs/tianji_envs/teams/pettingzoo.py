@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import gymnasium
 import numpy as np
@@ -105,34 +105,6 @@ MASK: Final = "action_mask"
 ByAgent = Mapping[str, Any]
 BY_AGENT: Final = ("observations", "rewards", "terminations", "truncations")
 """Results of ``step`` that are dicts by the agents' names."""
-
-
-class ParallelEnv(Protocol):
-    """The methods of PettingZoo's class of that name that this module calls."""
-
-    possible_agents: Sequence[str]
-    agents: Sequence[str]
-
-    def observation_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Return the space of an agent's observations."""
-
-    def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Return the space of an agent's actions."""
-
-    def reset(self, seed: int | None = None) -> tuple[ByAgent, Any]:
-        """Begin an episode; returns observations and infos."""
-
-    def step(self, actions: dict[str, Any]) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, Any]:
-        """Act; returns observations, rewards, terminations, truncations and infos."""
-
-    def state(self) -> npt.NDArray[Any]:
-        """Return the global state, where there is a ``state_space``."""
-
-    def render(self) -> Any:
-        """Draw the current state."""
-
-    def close(self) -> None:
-        """Free the environment's resources."""
 
 
 class _Flat:
@@ -251,13 +223,13 @@ class PettingZooTeam(BaseEnv):
     state is not just all observations in a row.
 
     Args:
-        env: environment that nothing else uses.
+        env: PettingZoo's ``ParallelEnv``, or a class with its methods; nothing else uses it.
 
     Raises:
         UnsupportedSpaceError: an agent sees images, or agents act in several ways.
     """
 
-    def __init__(self, name: str, env: ParallelEnv) -> None:
+    def __init__(self, name: str, env: Any) -> None:
         self._name = name
         self._env = env
         self.metadata = getattr(env, "metadata", None)
@@ -537,7 +509,7 @@ def check_keywords(name: str, create: Callable[..., object], options: Mapping[st
 
 
 def create_team(
-    name: str, create: Callable[..., ParallelEnv], options: Mapping[str, Any] | None, render: bool
+    name: str, create: Callable[..., Any], options: Mapping[str, Any] | None, render: bool
 ) -> PettingZooTeam:
     """Build one environment, and translate its errors.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tianji_cli.errors import one_line, printable
 from tianji_cli.quantities import duration, several
-from tianji_cli.telemetry.progress import is_live
+from tianji_cli.telemetry.progress import is_live, live_line
 from tianji_cli.telemetry.tables import plain_table
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Board(AbstractContextManager["Board"]):
         self._what, self._title = what, printable(title)
         self._columns, self._right = columns, right
         self._quiet = quiet
-        self._live = None if quiet or not is_live(sys.stderr) else _live()
+        self._live = None if quiet or not is_live(sys.stderr) else live_line()
         self._written_status = {row.number: row.status for row in known}
         self._final_cells: dict[int, Sequence[str]] = {}
         self._began_s = time.monotonic()
@@ -119,11 +119,3 @@ class Board(AbstractContextManager["Board"]):
         if row.number not in self._final_cells:
             self._final_cells[row.number] = row.cells()
         return self._final_cells[row.number]
-
-
-def _live() -> Live:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.live import Live  # noqa: PLC0415
-
-    console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
-    return Live(console=console, auto_refresh=False, redirect_stdout=False, transient=True)

@@ -7,17 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from tianji_cli.commands.completion import compared
-from tianji_cli.commands.options import Json
+from tianji_cli.commands.options import Json, SeveralRuns
 
-ComparedRuns = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN...",
-        help="Paths of runs, or of directories of them; NAME/N, NAME/seeds-N, or NAME for its newest.",
-        autocompletion=compared,
-    ),
-]
 By = Annotated[
     Literal["steps", "time"], typer.Option("--by", help="What areas and times to thresholds are in.")
 ]
@@ -26,7 +17,7 @@ Figures = Annotated[
 ]
 
 
-def compare(runs: ComparedRuns, *, by: By = "steps", out: Figures = None, json_to: Json = None) -> int:
+def compare(runs: SeveralRuns, *, by: By = "steps", out: Figures = None, json_to: Json = None) -> int:
     """Compare runs; those that differ in their seed alone are one line.
 
     Example: tianji compare ppo_cartpole/seeds-1 dqn_cartpole/seeds-1 --out figures

@@ -56,5 +56,13 @@ Run = Annotated[
         metavar="RUN", help="Path of a run, NAME/N, or NAME for its newest.", autocompletion=completion.runs
     ),
 ]
+SeveralRuns = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="Paths of runs, or of directories of them; NAME/N, NAME/seeds-N, or NAME for its newest.",
+        autocompletion=completion.compared,
+    ),
+]
 Runs = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Runs are in DIR, not experiments/.")]
 Name = Annotated[str | None, typer.Option(help="Name of the experiment.")]

@@ -7,20 +7,12 @@ from typing import Annotated
 
 import typer
 
-from tianji_cli.commands.completion import compared
+from tianji_cli.commands.options import SeveralRuns
 
-ReportedRuns = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN...",
-        help="Paths of runs, or of directories of them; NAME/N, NAME/seeds-N, or NAME for its newest.",
-        autocompletion=compared,
-    ),
-]
 Page = Annotated[Path, typer.Option("--out", metavar="PAGE", help="The file, such as report.html.")]
 
 
-def report(runs: ReportedRuns, *, out: Page) -> int:
+def report(runs: SeveralRuns, *, out: Page) -> int:
     """Write a page on a run, or on several beside one another.
 
     Example: tianji report ppo_cartpole --out page.html

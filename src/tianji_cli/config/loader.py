@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeGuard
+from typing import Any, ClassVar, Final, TypeGuard
 
 import tomli_w
 from pydantic import BaseModel
@@ -51,9 +51,6 @@ from tianji_envs.errors import EnvironmentFailure, WrongOptionError
 from tianji_plugins import Plugins, nearest
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
-
-if TYPE_CHECKING:
-    from tianji_algos.fields import FieldSpec
 
 PLAIN: Final[dict[str, type[BaseModel]]] = {
     "experiment": Experiment,
@@ -455,21 +452,12 @@ def load_role(name: str) -> type[HasSettings]:
 RECORDS: Final = Plugins("record", "tianji.records", UsageError, UsageError)
 
 
-class HasFields(Protocol):
-    """The class of the records of a channel or a slot."""
+def load_record(name: str) -> type[Any]:
+    """Import the class of an edge's records by ``module:Class``, or a name of the entry-point group.
 
-    @classmethod
-    def fields(cls, spaces: Any, config: JobConfig) -> Sequence[FieldSpec]:
-        """Return the fields of a record, arrays of a fixed shape.
-
-        Args:
-            spaces: ``tianji_algos.core.Spaces`` of one environment.
-            config: the whole config.
-        """
-
-
-def load_record(name: str) -> type[HasFields]:
-    """Import the class of a record by ``module:Class``, or a name of the entry-point group.
+    Returns:
+        A class with a class method ``fields(spaces, config)``, which takes ``tianji_algos.core.Spaces`` of
+        one environment and the whole config, and returns a ``FieldSpec`` for each array of a record.
 
     Raises:
         UsageError: the class does not exist, does not import, or declares no fields.

@@ -45,6 +45,16 @@ def is_live(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
+def live_line(*, redirect_stdout: bool = False) -> Live:
+    """Build the part of a terminal, on stderr, that is drawn again and again, and removed at the end."""
+    from rich.console import Console  # noqa: PLC0415 - a pipe does without
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+    # Live's own thread would take signals.
+    return Live(console=console, auto_refresh=False, redirect_stdout=redirect_stdout, transient=True)
+
+
 def say(what: str) -> None:
     """Write a line to stderr, for places where nothing else is drawn."""
     sys.stderr.write(printable(f"tianji: {what}\n"))
@@ -68,7 +78,8 @@ class Progress(AbstractContextManager["Progress"]):
         self._began_s = self._what_since_s = time.monotonic()
         self.is_live = not quiet and is_live(sys.stderr)
         self._writes = not quiet and not self.is_live and plain
-        self._live = self._new_live() if self.is_live else None
+        # Other output goes above the line.
+        self._live = live_line(redirect_stdout=sys.stdout.isatty()) if self.is_live else None
         self._ticker = _Ticker(self._draw) if self.is_live and ticks else None
 
     def __exit__(self, *_exception: object) -> None:
@@ -144,17 +155,6 @@ class Progress(AbstractContextManager["Progress"]):
             Text(duration(took_s, decimals=0) if took_s >= 1 else "", LABEL),
         )
         return line
-
-    def _new_live(self) -> Live:
-        from rich.console import Console  # noqa: PLC0415 - a pipe does without
-        from rich.live import Live  # noqa: PLC0415
-
-        return Live(
-            console=Console(file=sys.stderr, highlight=False),
-            auto_refresh=False,  # its own thread would take signals
-            redirect_stdout=sys.stdout.isatty(),  # Other output goes above the line.
-            transient=True,
-        )
 
 
 def status(what: str, *, quiet: bool = False) -> Progress:

@@ -21,7 +21,15 @@ from tianji_cli.errors import describe
 from tianji_cli.launch.children import end_with_parent
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import STOP_SIGNALS
-from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, address_towards, is_loopback, parse_address
+from tianji_cli.wire.address import (
+    LOOPBACK,
+    JobKey,
+    RootAddress,
+    address_towards,
+    engine_options,
+    is_loopback,
+    parse_address,
+)
 from tianji_cli.wire.control import ControlClient
 from tianji_cli.wire.messages import Answer, Arrive, Ask, Dismiss
 from tianji_lab.bench import comm
@@ -97,13 +105,6 @@ class Endpoint:
 
 
 LOOK_S: Final = 10.0
-
-
-def engine_options(interface: str, key: JobKey) -> EngineOptions:
-    """Options of a trial's endpoints; beyond loopback they require the key."""
-    if is_loopback(interface):
-        return EngineOptions(interface)
-    return EngineOptions(interface, key.public, key.secret)
 
 
 class Dismissed(Exception):  # noqa: N818 - no error: the leading process has said so

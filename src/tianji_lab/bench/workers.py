@@ -17,7 +17,7 @@ from tianji_cli.launch.children import Child, end_children, python_command, wait
 from tianji_cli.launch.mpi import World
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import held_back
-from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, own_address
+from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, engine_options, own_address
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Answer, Arrive, Ask, Dismiss
 from tianji_lab.bench.contents import DamagedMessageError
@@ -35,7 +35,7 @@ from tianji_lab.bench.experiment import (
     Trial,
     TrialFailed,
 )
-from tianji_lab.bench.worker import Endpoint, engine_options
+from tianji_lab.bench.worker import Endpoint
 
 
 class Session:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -30,42 +29,25 @@ from tianji_algos.team import Records, Team
 Floats = npt.NDArray[np.float32]
 
 
-class Mixer(nn.Module, ABC):
-    """Mixes the agents' values into the learnt ones: one value for the team, or one for each agent.
+Mixer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Mixes the values of the agents' actions, ``[R, M]``, by the global state, ``[R, S]``.
 
-    No mixed value falls as an agent's value rises, so the agents' best actions are the team's best.
-    """
-
-    @abstractmethod
-    def forward(self, values: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """Compute the mixed values.
-
-        Args:
-            values: values of the agents' actions, ``[R, M]``.
-            state: global state, ``[R, S]``.
-
-        Returns:
-            ``[R, V]``, V = 1 or M.
-        """
+The result is one learnt value for the team, ``[R, 1]``, or one for each agent, ``[R, M]``. None falls as an
+agent's value rises, so the agents' best actions are the team's best.
+"""
 
 
-class NoMixer(Mixer):
-    """Agents learn independently (IQL; Tan, 1993)."""
-
-    def forward(self, values: torch.Tensor, state: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - not needed
-        """Return each agent's own value, ``[R, M]``."""
-        return values
+def separate(values: torch.Tensor, state: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 - not needed
+    """Return each agent's own value, ``[R, M]``: agents learn independently (IQL; Tan, 1993)."""
+    return values
 
 
-class SumMixer(Mixer):
-    """Value decomposition network (Sunehag et al., 2018, equation 2)."""
-
-    def forward(self, values: torch.Tensor, state: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - not needed
-        """Return the sum, ``[R, 1]``."""
-        return values.sum(dim=1, keepdim=True)
+def summed(values: torch.Tensor, state: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 - not needed
+    """Return the sum, ``[R, 1]``: a value decomposition network (Sunehag et al., 2018, equation 2)."""
+    return values.sum(dim=1, keepdim=True)
 
 
-class MonotonicMixer(Mixer):
+class MonotonicMixer(nn.Module):
     """QMIX's mixing network (Rashid et al., 2018, Figure 2).
 
     Its weights are absolute values of hypernetworks' outputs for the state, so that the team's value rises
@@ -114,7 +96,7 @@ def build_mixer(team: Team, settings: TeamQSettings) -> Mixer:
     """Build the mixer that settings ask for."""
     if settings.mixer == "qmix":
         return MonotonicMixer(team.agents, team.state, settings.mixer_width, settings.hypernet_width)
-    return SumMixer() if settings.mixer == "vdn" else NoMixer()
+    return summed if settings.mixer == "vdn" else separate
 
 
 NO_ACTION: Final = -1

@@ -36,7 +36,6 @@ from tianji_cli.runs.comparison.statistics import (
     Array,
     Estimate,
     Interval,
-    Probability,
     estimate,
     interval,
     performance_profile,
@@ -125,7 +124,7 @@ class Row:
     steps_to: Mapping[float, Times]
     better: Mapping[Measure, Better]
     curves: Mapping[Over, GroupCurve]
-    profile: Probability
+    profile: Estimate
 
     @property
     def name(self) -> str:
@@ -200,7 +199,7 @@ def compare(runs: Sequence[ComparedRun], over: Over, warnings: Sequence[str] = (
                 if place > 0
             },
             curves=_curves(group, curve),
-            profile=_profile(finals[place], taus),
+            profile=_with_interval(performance_profile(finals[place], taus, resamples=RESAMPLES), group),
         )
         for place, group in enumerate(groups)
     ]
@@ -223,7 +222,7 @@ def compare(runs: Sequence[ComparedRun], over: Over, warnings: Sequence[str] = (
 def _better(measure: Measure, ours: tuple[Group, Array], first: tuple[Group, Array]) -> Better:
     (group, values), (reference, others) = ours, first
     found, fewest = probability_of_improvement(values, others), min(len(values), len(others))
-    p, low, high = float(found.p), float(found.low), float(found.high)
+    p, low, high = float(found.value), float(found.low), float(found.high)
     if fewest < LEAST_FOR_INTERVAL:
         return Better(p, None, None, None, _too_few(fewest))
     verdict: Verdict = "better" if low > 0.5 else "worse" if high < 0.5 else "undecided"
@@ -237,14 +236,6 @@ def _better(measure: Measure, ours: tuple[Group, Array], first: tuple[Group, Arr
 
 def _too_few(runs: int) -> str:
     return f"{several(runs, 'run')}, and {LEAST_FOR_VERDICT} are the least"
-
-
-def _profile(finals: Array, taus: Array) -> Probability:
-    found = performance_profile(finals, taus, resamples=RESAMPLES)
-    if len(finals) >= LEAST_FOR_INTERVAL:
-        return found
-    nothing = np.full_like(found.p, np.nan)
-    return Probability(found.p, nothing, nothing)
 
 
 def _taus(finals: Array) -> Array:
@@ -269,14 +260,19 @@ def _curves(group: Group, curve: Callable[[ComparedRun], Curve]) -> dict[Over, G
         values = np.stack(
             [values_on(x, of, over, held=keeps) for of, keeps in zip(curves, held, strict=True)]
         )
-        band = estimate(values, resamples=RESAMPLES)
-        if len(curves) < LEAST_FOR_INTERVAL:
-            nothing = np.full_like(band.iqm, np.nan)
-            band = Estimate(band.iqm, nothing, nothing)
+        band = _with_interval(estimate(values, resamples=RESAMPLES), group)
         ends = [of.over(over)[-1] for of, keeps in zip(curves, held, strict=True) if keeps]
         kept_from = min((float(end) for end in ends if end < last), default=None)
         found[over] = GroupCurve(x, band, kept_from)
     return found
+
+
+def _with_interval(found: Estimate, group: Group) -> Estimate:
+    """Return an estimate as it is, or with bounds of NaN where the group has one run."""
+    if len(group.runs) >= LEAST_FOR_INTERVAL:
+        return found
+    nothing = np.full_like(found.value, np.nan)
+    return Estimate(found.value, nothing, nothing)
 
 
 # -- times ---------------------------------------------------------------------------------------------
@@ -402,10 +398,15 @@ def _row(row: Row) -> dict[str, Any]:
         "differs": dict(row.group.differs),
         "of": [{"run": str(one.run.path.absolute()), "seed": one.seed, "status": one.status} for one in runs],
         "curves": {over: _curve(over, of) for over, of in row.curves.items()},
-        "profile": {name: finite(getattr(row.profile, name).tolist()) for name in ("p", "low", "high")},
+        "profile": _lists(row.profile, "p"),
     }
 
 
 def _curve(over: Over, of: GroupCurve) -> dict[str, Any]:
-    band = {name: finite(getattr(of.band, name).tolist()) for name in ("iqm", "low", "high")}
-    return {over: of.x.tolist(), **band, "kept_from": of.kept_from}
+    return {over: of.x.tolist(), **_lists(of.band, "iqm"), "kept_from": of.kept_from}
+
+
+def _lists(of: Estimate, name: str) -> dict[str, Any]:
+    return {
+        key: finite(array.tolist()) for key, array in ((name, of.value), ("low", of.low), ("high", of.high))
+    }

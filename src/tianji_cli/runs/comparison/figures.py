@@ -102,7 +102,7 @@ def _draw_part(
     alpha: float,
     style: Mapping[str, Any],
 ) -> None:
-    band = Estimate(of.band.iqm[part], of.band.low[part], of.band.high[part])
+    band = Estimate(of.band.value[part], of.band.low[part], of.band.high[part])
     draw_band(axes, of.x[part], band, style["color"], style["linestyle"], alpha=alpha)
 
 
@@ -123,7 +123,7 @@ def _profiles(found: Comparison) -> Drawing:
     def into(figure: Figure) -> None:
         axes = figure.add_subplot()
         for row, style in _styles(found):
-            axes.plot(found.taus, row.profile.p, drawstyle="steps-mid", **style)
+            axes.plot(found.taus, row.profile.value, drawstyle="steps-mid", **style)
             axes.fill_between(
                 found.taus,
                 row.profile.low,
@@ -277,5 +277,5 @@ def draw_band(
     axes: Axes, x: Array, of: Estimate, color: str, dashes: Any = "-", label: str = "", *, alpha: float = 1.0
 ) -> None:
     """Draw interquartile means as a line, and their intervals as a band around it; paler with ``alpha``."""
-    axes.plot(x, of.iqm, color=color, linestyle=dashes, label=label, alpha=alpha)
+    axes.plot(x, of.value, color=color, linestyle=dashes, label=label, alpha=alpha)
     axes.fill_between(x, of.low, of.high, color=color, alpha=0.2 * alpha, linewidth=0)

@@ -32,10 +32,10 @@ def compare_runs(words: Sequence[str], over: Over, *, out: Path | None, json_to:
     Raises:
         UsageError: they cannot be compared; TianjiError: one is damaged, or the results cannot be written.
     """
-    meant = find_runs(words)
-    runs, left_out = read_runs(meant.runs)
+    meant, waiting = find_runs(words)
+    runs, left_out = read_runs(meant)
     check_places(out, json_to)
-    found = compare(runs, over, [*meant.warnings, *left_out])
+    found = compare(runs, over, [*waiting, *left_out])
     result_of(found).hand_over(out=out, json_to=json_to)  # First, since a closed pipe may end the printing.
     if json_to != "-":
         print_comparison(found)
@@ -182,6 +182,6 @@ def _curves_table(found: Comparison) -> Table:
         for row in found.rows
         for alone in [len(row.group.runs) < LEAST_FOR_INTERVAL]
         for over, of in row.curves.items()
-        for at, iqm, low, high in zip(of.x, of.band.iqm, of.band.low, of.band.high, strict=True)
+        for at, iqm, low, high in zip(of.x, of.band.value, of.band.low, of.band.high, strict=True)
     ]
     return Table(("name", "over", "at", *ENDS), rows)

@@ -84,24 +84,14 @@ class ComparedRun:
         return _table(self.config, name)
 
 
-@dataclass(frozen=True)
-class Found:
-    """The runs that some words name, and those among them that have not begun."""
-
-    runs: tuple[RunDirectory, ...]
-    waiting: tuple[RunDirectory, ...]
-
-    @property
-    def warnings(self) -> list[str]:
-        """Warning about the runs that have not begun."""
-        return [f"not begun, and left out: {listed_places(self.waiting)}"] if self.waiting else []
-
-
-def find_runs(words: Sequence[str], out: Path = DEFAULT_OUT) -> Found:
+def find_runs(words: Sequence[str], out: Path = DEFAULT_OUT) -> tuple[list[RunDirectory], list[str]]:
     """Find the runs that a user names, each once.
 
     A word is a run's path, a directory with runs below it, ``name/n``, ``name/seeds-n``, or ``name`` for
     its newest run.
+
+    Returns:
+        The runs that have begun, and a warning that names the others, if there are any.
 
     Raises:
         UsageError: a word names no run.
@@ -114,7 +104,8 @@ def find_runs(words: Sequence[str], out: Path = DEFAULT_OUT) -> Found:
             into.setdefault(run.path.resolve(), run)
     if not runs:
         raise UsageError(f"{listed_places(waiting.values())} has not begun, and has left nothing yet")
-    return Found(tuple(runs.values()), tuple(waiting.values()))
+    warnings = [f"not begun, and left out: {listed_places(waiting.values())}"] if waiting else []
+    return list(runs.values()), warnings
 
 
 def _meant(word: str, out: Path) -> list[RunDirectory]:

@@ -31,18 +31,9 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Interquartile means of some quantities, with the bounds of their intervals; all of one shape."""
+    """Interquartile means, probabilities or shares, with the bounds of their intervals; all of one shape."""
 
-    iqm: Array
-    low: Array
-    high: Array
-
-
-@dataclass(frozen=True, slots=True)
-class Probability:
-    """A probability or a share, with the bounds of its interval; all of one shape."""
-
-    p: Array
+    value: Array
     low: Array
     high: Array
 
@@ -92,12 +83,12 @@ def interval(values: npt.NDArray[Any]) -> Interval:
     """
     found = estimate(values)
     low, high = (found.low, found.high) if len(values) >= LEAST_FOR_INTERVAL else (np.nan, np.nan)
-    return Interval(*(float(one) if math.isfinite(one) else None for one in (found.iqm, low, high)))
+    return Interval(*(float(one) if math.isfinite(one) else None for one in (found.value, low, high)))
 
 
 def probability_of_improvement(
     ours: npt.NDArray[Any], theirs: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES
-) -> Probability:
+) -> Estimate:
     """Estimate P(X > Y), the probability that a run of ours exceeds one of theirs; a tie counts half.
 
     P is the Mann-Whitney statistic over all pairs. The runs of each side are drawn independently.
@@ -114,12 +105,12 @@ def probability_of_improvement(
     of_ours = _times_drawn(len(ours), resamples, rng)
     of_theirs = _times_drawn(len(theirs), resamples, rng)
     low, high = _bounds(((of_ours @ wins) * of_theirs).sum(axis=1) / wins.size)
-    return Probability(np.asarray(wins.mean()), low, high)
+    return Estimate(np.asarray(wins.mean()), low, high)
 
 
 def performance_profile(
     values: npt.NDArray[Any], taus: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES
-) -> Probability:
+) -> Estimate:
     """Estimate for each tau the share of runs above it, P(X > tau).
 
     Args:
@@ -132,7 +123,7 @@ def performance_profile(
     above = (values[:, None] > taus).astype(np.float64)
     drawn = _times_drawn(len(values), resamples, np.random.default_rng(seed))
     low, high = _bounds(drawn @ above / len(values))
-    return Probability(above.mean(axis=0), low, high)
+    return Estimate(above.mean(axis=0), low, high)
 
 
 def _times_drawn(runs: int, resamples: int, rng: np.random.Generator) -> Array:

@@ -272,24 +272,6 @@ def pictures_in_plots(run: RunDirectory) -> list[Picture]:
 # -- where samples went --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Part:
-    """A term of the account of samples.
-
-    Attributes:
-        color: CSS variable of the page.
-        x: start of its part of the bar, in thousandths.
-        width: width of its part, in thousandths; 0 if the term is 0.
-    """
-
-    name: str
-    steps: int
-    meaning: str
-    color: str
-    x: float
-    width: float
-
-
 BAR: Final = 1000.0
 THINNEST: Final = 10.0
 """Least width of a part of the bar that is not 0, so that it can be seen."""
@@ -302,11 +284,15 @@ _TERMS: Final = (
 )
 
 
-def account(steps: Sequence[int]) -> list[Part]:
+def account(steps: Sequence[int]) -> list[dict[str, Any]]:
     """Lay out the bar of the account of samples.
 
     Args:
         steps: received, in flight, lost, dropped.
+
+    Returns:
+        The terms, as the template shows them. ``color`` is a CSS variable of the page, ``x`` and ``width``
+        are where a term's part of the bar begins and its width, in thousandths; 0 wide if the term is 0.
     """
     total = sum(steps) or 1
     widths = [max(THINNEST, BAR * one / total) if one else 0.0 for one in steps]
@@ -315,11 +301,13 @@ def account(steps: Sequence[int]) -> list[Part]:
     widths[largest] -= beyond if any(steps) else 0.0
     parts, x = [], 0.0
     for (name, meaning, color), one, width in zip(_TERMS, steps, widths, strict=True):
-        parts.append(Part(name, one, meaning, color, round(x, 1), round(width, 1)))
+        part = {"name": name, "steps": one, "meaning": meaning, "color": color}
+        parts.append(part | {"x": round(x, 1), "width": round(width, 1)})
         x += width
     return parts
 
 
-def describe_account(parts: Sequence[Part], produced: int) -> str:
+def describe_account(parts: Sequence[Mapping[str, Any]], produced: int) -> str:
     """Describe the account in words."""
-    return f"{several(produced, 'env step')}: {', '.join(f'{part.steps} {part.name}' for part in parts)}"
+    terms = ", ".join(f"{part['steps']} {part['name']}" for part in parts)
+    return f"{several(produced, 'env step')}: {terms}"

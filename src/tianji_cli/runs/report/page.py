@@ -26,7 +26,6 @@ from tianji_cli.runs.report.drawing import (
     BUSY,
     PACE,
     RETURNS,
-    Part,
     Picture,
     account,
     describe_account,
@@ -49,32 +48,6 @@ MOST_SECTIONS: Final = 60
 TO_THE_MINUTE: Final = "%Y-%m-%d %H:%M UTC"
 MOST_ROLES: Final = 64
 """Most roles of a run with a line each; more are summed up by kind."""
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command to be copied, and its effect."""
-
-    does: str
-    words: str
-
-
-@dataclass(frozen=True)
-class Busy:
-    """A line of the table of roles: one role, or all of a kind.
-
-    Attributes:
-        share: busy share, 0 to 1; None if unknown.
-        words: the share in words.
-    """
-
-    role: str
-    group: str
-    host: str
-    cores: str
-    restarts: int
-    share: float | None
-    words: str
 
 
 @dataclass(frozen=True)
@@ -156,8 +129,8 @@ class RunPage:
         return {label: printable(text) for label, text in summarise_config(self.run.config).items()}
 
     @property
-    def commands(self) -> list[Command]:
-        """Commands for the run."""
+    def commands(self) -> list[tuple[str, str]]:
+        """Commands for the run, each after its effect."""
         return list(_commands(self.run))
 
     @property
@@ -186,7 +159,7 @@ class RunPage:
         return "" if known is None or known.bottleneck is None else str(known.bottleneck)
 
     @property
-    def account(self) -> list[Part]:
+    def account(self) -> list[dict[str, Any]]:
         """Account of its samples; empty while unknown."""
         of = self.run.summary
         return [] if of is None else account([of.received, of.in_flight, of.lost, of.dropped])
@@ -198,7 +171,7 @@ class RunPage:
         return "" if summary is None else describe_account(self.account, summary.produced)
 
     @property
-    def roles(self) -> list[Busy]:
+    def roles(self) -> list[dict[str, Any]]:
         """Busy shares of its roles: a line each, or a line for each kind if there are many."""
         known = self.run.snapshot
         return [_line(alike) for alike in in_rows(() if known is None else known.roles, MOST_ROLES)]
@@ -207,35 +180,6 @@ class RunPage:
     def settings(self) -> list[Setting]:
         """Its config, key by key."""
         return settings_of(self.run.config)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonPage:
-    """Several runs together, as the template shows them.
-
-    Attributes:
-        differs: table of the keys in which groups differ, headings first; empty if there are none.
-    """
-
-    environment: str
-    conditions: dict[str, str]
-    warnings: Sequence[str]
-    headings: list[str]
-    cells: list[list[str]]
-    verdicts: list[str]
-    pictures: list[Picture]
-    differs: list[tuple[str, ...]]
-
-    @property
-    def sections(self) -> dict[str, str]:
-        """Headings by their ids."""
-        found = {
-            "groups": "Groups",
-            "curves": "Curves and intervals",
-            "differs": self.differs and "What differs",
-            "runs": "The runs",
-        }
-        return {id_: str(title) for id_, title in found.items() if title}
 
 
 def write_report(words: Sequence[str], out: Path) -> str:
@@ -249,21 +193,21 @@ def write_report(words: Sequence[str], out: Path) -> str:
         TianjiError: a run is damaged, or of another version; the page cannot be written.
     """
     _check_place(out)
-    meant = find_runs(words)
-    if len(meant.runs) > MOST_RUNS:
-        raise UsageError(f"{len(meant.runs)} runs are more than a page has room for, {MOST_RUNS}: name fewer")
+    meant, waiting = find_runs(words)
+    if len(meant) > MOST_RUNS:
+        raise UsageError(f"{len(meant)} runs are more than a page has room for, {MOST_RUNS}: name fewer")
     comparison = None
-    if len(meant.runs) > 1:
-        reported, damaged = read_each(meant.runs, partial(read_reported, outline=True))
+    if len(meant) > 1:
+        reported, damaged = read_each(meant, partial(read_reported, outline=True))
         compared, left_out = read_runs(one.run for one in reported)
-        warnings = [*meant.warnings, *damaged, *left_out]
+        warnings = [*waiting, *damaged, *left_out]
         comparison = _comparison_page(compare(compared, "env_steps", warnings))
         pages = [RunPage(one, f"run-{place}-", {}, ()) for place, one in enumerate(reported, 1)]
     else:
-        found = read_reported(meant.runs[0])
+        found = read_reported(meant[0])
         pages = [RunPage(found, "", pictures_of(found), pictures_in_plots(found.run))]
     again = shlex.join(["tianji", "report", *words, "--out", str(out)])
-    content = _render(pages, comparison, again, meant.warnings).encode()
+    content = _render(pages, comparison, again, waiting).encode()
     if len(content) > MOST_BYTES:
         size = f"{memory(len(content))}, and {memory(MOST_BYTES)} are the most"
         raise UsageError(f"the page would have {size}: name fewer runs")
@@ -290,7 +234,7 @@ def _check_place(out: Path) -> None:
 
 
 def _render(
-    pages: Sequence[RunPage], comparison: ComparisonPage | None, again: str, waiting: Sequence[str]
+    pages: Sequence[RunPage], comparison: Mapping[str, Any] | None, again: str, waiting: Sequence[str]
 ) -> str:
     templates = Environment(
         loader=PackageLoader("tianji_cli.runs.report", "."),
@@ -313,27 +257,31 @@ def _render(
 # -- of a run ------------------------------------------------------------------------------------------
 
 
-def _commands(run: ReportedRun) -> Iterator[Command]:
-    """Yield the commands that repeat a run, resume it, and show it."""
+def _commands(run: ReportedRun) -> Iterator[tuple[str, str]]:
+    """Yield the commands that repeat a run, resume it, and show it, each after its effect."""
     path, status = shlex.quote(str(run.run.path)), run.state.status
-    yield Command("train it again, in a new directory", f"tianji train {shlex.quote(str(run.run.config))}")
+    yield "train it again, in a new directory", f"tianji train {shlex.quote(str(run.run.config))}"
     if status == "running":
-        yield Command("watch it", f"tianji watch {path}")
-        yield Command("end it, with a checkpoint", f"tianji stop {path}")
+        yield "watch it", f"tianji watch {path}"
+        yield "end it, with a checkpoint", f"tianji stop {path}"
     has_checkpoint = (run.run.checkpoints / "last").exists()
     if has_checkpoint and status == "finished" and run.summary is not None:
         further = f"experiment.stop={{env_steps={2 * run.summary.learner.env_steps}}}"
         beyond = f"tianji train --resume {path} --set {shlex.quote(further)}"
-        yield Command("go on with it, beyond its goal", beyond)
+        yield "go on with it, beyond its goal", beyond
     elif has_checkpoint and status != "running":
-        yield Command("go on with it", f"tianji train --resume {path}")
+        yield "go on with it", f"tianji train --resume {path}"
     if has_checkpoint:
-        yield Command("evaluate its best policy", f"tianji eval {path}")
+        yield "evaluate its best policy", f"tianji eval {path}"
     if "tensorboard" in run.section("experiment").get("track", ()):
-        yield Command("see all curves", f"tensorboard --logdir {path}")
+        yield "see all curves", f"tensorboard --logdir {path}"
 
 
-def _line(alike: Sequence[RoleStatus]) -> Busy:
+def _line(alike: Sequence[RoleStatus]) -> dict[str, Any]:
+    """Return a line of the table of roles: one role, or all of a kind.
+
+    ``share`` is the busy share, 0 to 1, and None if it is unknown; ``words`` has it in words.
+    """
     shares = [role.busy for role in alike if role.busy is not None]
     middle = statistics.median(shares) if shares else None
     words = "not known" if middle is None else share(middle)
@@ -343,36 +291,50 @@ def _line(alike: Sequence[RoleStatus]) -> Busy:
     hosts = dict.fromkeys(role.host for role in alike)
     cores = sorted({core for role in alike for core in role.cores})
     groups = sorted({role.group for role in alike if role.group is not None})
-    return Busy(
-        role=f"{first.role} {first.rank}" if len(alike) == 1 else f"{len(alike)} {first.role}s",
-        group=ranges(groups),
-        host=next(iter(hosts)) if len(hosts) == 1 else f"{len(hosts)} hosts",
-        cores=ranges(cores),
-        restarts=sum(role.restarts for role in alike),
-        share=middle,
-        words=words,
-    )
+    return {
+        "role": f"{first.role} {first.rank}" if len(alike) == 1 else f"{len(alike)} {first.role}s",
+        "group": ranges(groups),
+        "host": next(iter(hosts)) if len(hosts) == 1 else f"{len(hosts)} hosts",
+        "cores": ranges(cores),
+        "restarts": sum(role.restarts for role in alike),
+        "share": middle,
+        "words": words,
+    }
 
 
 # -- of several ----------------------------------------------------------------------------------------
 
 
-def _comparison_page(found: Comparison) -> ComparisonPage:
+def _comparison_page(found: Comparison) -> dict[str, Any]:
+    """Return several runs together, as the template shows them."""
     headings, cells = table(found)
-    return ComparisonPage(
-        environment=found.environment,
-        conditions=conditions(found),
-        warnings=found.warnings,
-        headings=headings,
-        cells=cells,
-        verdicts=list(verdicts(found)),
-        pictures=pictures_of_comparison(found),
-        differs=_differs(found),
-    )
+    differs = _differs(found)
+    sections = {
+        "groups": "Groups",
+        "curves": "Curves and intervals",
+        "differs": "What differs",
+        "runs": "The runs",
+    }
+    if not differs:
+        del sections["differs"]
+    return {
+        "environment": found.environment,
+        "sections": sections,
+        "conditions": conditions(found),
+        "warnings": found.warnings,
+        "headings": headings,
+        "cells": cells,
+        "verdicts": list(verdicts(found)),
+        "pictures": pictures_of_comparison(found),
+        "differs": differs,
+    }
 
 
 def _differs(found: Comparison) -> list[tuple[str, ...]]:
-    """Return a table of the differing keys; the more numerous of groups and keys run from top to bottom."""
+    """Return a table of the differing keys, headings first; empty if there are none.
+
+    The more numerous of groups and keys run from top to bottom.
+    """
     keys = list(dict.fromkeys(key for row in found.rows for key in row.group.differs))
     if not keys:
         return []

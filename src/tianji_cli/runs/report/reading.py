@@ -33,14 +33,6 @@ LONGEST_LINE: Final = 300
 _EVENT: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
 
 
-@dataclass(frozen=True)
-class Event:
-    """An event in the root's log."""
-
-    at: str
-    text: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun:
     """Files of a run, read for a page.
@@ -50,7 +42,8 @@ class ReportedRun:
         snapshot: its newest state, which is its summary if there is one; None before the first row.
         rows: all of its snapshots; ``evaluations`` has those during training. Both are empty if only the
             outline is wanted.
-        events: the newest events, in their order; ``more_events`` if there were others before them.
+        events: times and texts of the newest events in the root's log, in their order; ``more_events`` if
+            there were others before them.
         tracebacks: ends of the logs that contain one, by the names of the processes.
     """
 
@@ -62,7 +55,7 @@ class ReportedRun:
     rows: Rows
     evaluations: Rows
     sessions: Sequence[Session]
-    events: Sequence[Event]
+    events: Sequence[tuple[str, str]]
     more_events: bool
     tracebacks: Mapping[str, str]
 
@@ -125,19 +118,20 @@ def _newest(run: RunDirectory, rows: Rows) -> Snapshot | None:
         raise strange_rows(run) from cause
 
 
-def _events(log: Path) -> tuple[list[Event], bool]:
+def _events(log: Path) -> tuple[list[tuple[str, str]], bool]:
     """Read the newest events of the root's log, and whether there are others before them.
 
     Raises:
         OSError: the log is there and cannot be read.
     """
-    found: list[Event] = []
+    found: list[tuple[str, str]] = []
     lines, is_whole = _tail(log)
     for line in lines:
         if stamped := _EVENT.fullmatch(line):
-            found.append(Event(stamped[1], stamped[2]))
+            found.append((stamped[1], stamped[2]))
         elif found:  # The text of an error may have several lines.
-            found[-1] = Event(found[-1].at, f"{found[-1].text}\n{line}")
+            at, text = found[-1]
+            found[-1] = at, f"{text}\n{line}"
     return found[-MOST_EVENTS:], not is_whole or len(found) > MOST_EVENTS
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import warnings
@@ -18,6 +16,7 @@ from tianji_cli.errors import TianjiError, errors_as
 from tianji_cli.files.campaigns import SweepDirectory
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import finite
+from tianji_cli.runs.results import Table
 from tianji_cli.runs.sweep.plots import draw_history, draw_importances, draw_parallel, height_of_bars
 from tianji_cli.runs.sweep.space import Plan
 from tianji_cli.runs.sweep.study import REASON, SweepStudy, counted
@@ -98,15 +97,11 @@ def _importances(plan: Plan, trials: Sequence[FrozenTrial]) -> dict[str, float]:
 
 def _csv(plan: Plan, study: SweepStudy, trials: Sequence[FrozenTrial]) -> str:
     keys = [one.key for one in plan.space.dimensions]
-    text = io.StringIO()
-    table = csv.DictWriter(
-        text, ["trial", "status", "value", "points", "seconds", "reason", *keys], lineterminator="\n"
-    )
-    table.writeheader()
-    for trial in trials:
-        values = study.values_of(trial)
-        table.writerow(_row(trial) | {key: _written(values[key]) for key in keys if key in values})
-    return text.getvalue()
+    rows = [
+        _row(trial) | {key: _written(value) for key, value in study.values_of(trial).items()}
+        for trial in trials
+    ]
+    return Table(("trial", "status", "value", "points", "seconds", "reason", *keys), rows).csv()
 
 
 def _row(trial: FrozenTrial) -> dict[str, Any]:

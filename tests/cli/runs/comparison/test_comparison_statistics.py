@@ -58,7 +58,7 @@ def test_means_and_intervals_are_those_of_rliable() -> None:
     means, intervals = library.get_interval_estimates(
         {"ours": values}, lambda scores: np.array([metrics.aggregate_iqm(scores)]), reps=5000
     )
-    assert float(found.iqm) == pytest.approx(float(means["ours"][0]))
+    assert float(found.value) == pytest.approx(float(means["ours"][0]))
     low, high = intervals["ours"][:, 0]
     # Both draw at random: bounds of 5,000 resamples vary by a few hundredths of the interval.
     assert [float(found.low), float(found.high)] == pytest.approx([low, high], abs=0.05 * (high - low))
@@ -75,7 +75,7 @@ def test_the_probability_of_improvement_is_that_of_rliable() -> None:
     means, intervals = library.get_interval_estimates(
         {"ours,theirs": (ours, theirs)}, metrics.probability_of_improvement, reps=4000
     )
-    assert float(found.p) == pytest.approx(float(means["ours,theirs"]))
+    assert float(found.value) == pytest.approx(float(means["ours,theirs"]))
     low, high = intervals["ours,theirs"][:, 0]
     assert [float(found.low), float(found.high)] == pytest.approx([low, high], abs=0.05 * (high - low))
 
@@ -87,7 +87,7 @@ def test_performance_profiles_are_those_of_rliable() -> None:
     found = performance_profile(values[:, 0], taus)
     np.random.seed(6)
     shares, intervals = library.create_performance_profile({"ours": values}, taus, reps=4000)
-    assert found.p == pytest.approx(shares["ours"])
+    assert found.value == pytest.approx(shares["ours"])
     # Nine runs: bounds are ninths, and a resample more or less may make it the next one.
     assert np.abs(np.array([found.low, found.high]) - intervals["ours"]).max() <= 1 / 9 + 1e-9
     assert np.mean(np.isclose([found.low, found.high], intervals["ours"])) > 0.8
@@ -103,8 +103,8 @@ def test_performance_profiles_are_those_of_rliable() -> None:
 )
 def test_a_tie_is_half_an_improvement(ours: list[float], theirs: list[float], p: float) -> None:
     there, back = np.array(ours), np.array(theirs)
-    assert float(probability_of_improvement(there, back).p) == p
-    assert float(probability_of_improvement(back, there).p) == 1 - p
+    assert float(probability_of_improvement(there, back).value) == p
+    assert float(probability_of_improvement(back, there).value) == 1 - p
 
 
 @given(
@@ -116,18 +116,18 @@ def test_probabilities_lie_within_their_bounds_range_and_add_up(ours: np.ndarray
         probability_of_improvement(a, b, resamples=200) for a, b in ((ours, theirs), (theirs, ours))
     )
     assert 0 <= found.low <= found.high <= 1
-    assert found.p + back.p == pytest.approx(1)
+    assert found.value + back.value == pytest.approx(1)
     profile = performance_profile(ours, np.sort(theirs), resamples=200)
-    assert (np.diff(profile.p) <= 0).all()
+    assert (np.diff(profile.value) <= 0).all()
     assert ((profile.low >= 0) & (profile.low <= profile.high) & (profile.high <= 1)).all()
 
 
 def test_what_is_infinite_leaves_a_mean_known_while_it_is_among_the_slowest_quarter() -> None:
     found = estimate(np.array([1.0, 2.0, 3.0, np.inf]))
-    assert float(found.iqm) == 2.5
+    assert float(found.value) == 2.5
     assert np.isfinite(found.low)
     assert not np.isfinite(found.high)
-    assert not np.isfinite(estimate(np.array([1.0, 2.0, np.inf, np.inf])).iqm)
+    assert not np.isfinite(estimate(np.array([1.0, 2.0, np.inf, np.inf])).value)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_interval_of_few_runs_is_what_can_be_counted_out(
     values: list[float], interval: tuple[float, ...]
 ) -> None:
     found = estimate(np.array(values))
-    assert (float(found.iqm), float(found.low), float(found.high)) == interval
+    assert (float(found.value), float(found.low), float(found.high)) == interval
 
 
 def test_a_run_is_drawn_as_a_whole_and_its_interval_holds_its_mean() -> None:
@@ -150,7 +150,7 @@ def test_a_run_is_drawn_as_a_whole_and_its_interval_holds_its_mean() -> None:
     found = estimate(np.stack([values, 2 * values, -values], axis=1))
     assert found.low[1] == pytest.approx(2 * found.low[0])
     assert found.low[2] == pytest.approx(-found.high[0])
-    assert values.min() <= found.low[0] < found.iqm[0] < found.high[0] <= values.max()
+    assert values.min() <= found.low[0] < found.value[0] < found.high[0] <= values.max()
 
 
 def test_the_bootstrap_repeats_itself() -> None:
@@ -164,7 +164,7 @@ def test_values_that_are_drawn_in_blocks_are_the_same(monkeypatch: pytest.Monkey
     values = np.random.default_rng(7).normal(size=(9, 3))
     at_once = estimate(values, resamples=50)
     monkeypatch.setattr(statistics, "MOST_DRAWN", 100)
-    for name in ("iqm", "low", "high"):
+    for name in ("value", "low", "high"):
         assert (getattr(estimate(values, resamples=50), name) == getattr(at_once, name)).all()
 
 
