@@ -113,7 +113,7 @@ def measure_parts(trainer: Trainer, *, sizes: Sequence[int], busy: float, progre
         busy: see ``Measurements``.
 
     Raises:
-        RunFailed: a training failed, or was too slow to be measured.
+        RunFailed: a training failed, or that of the first split was too slow to be measured.
     """
     began_s, cores, job = time.monotonic(), len(usable_cores()), trainer.job
     splits = [
@@ -122,12 +122,15 @@ def measure_parts(trainer: Trainer, *, sizes: Sequence[int], busy: float, progre
         if is_valid(trainer.config, [*trainer.overrides, *split.settings])
     ]
     progress.total += len(splits)
-    parts, rho = [], 1.0
+    parts, rho = list[Part](), 1.0
     for split in splits:
         progress.begin(f"measuring {split.name} with {split.num_envs} environments an actor")
         trained = trainer.train(split.settings, TRACED_S, traced=True)
         rho = trained.learner.rho
-        parts.append(_part(job, split, trained))
+        part = _part(job, split, trained)
+        if part is None and not parts:
+            raise RunFailed(f"a short training was too slow for the times of its parts: {SLOW}")
+        parts += [] if part is None else [part]  # What was not measured is not predicted from.
         progress.done()
     measurements = Measurements(
         config=trainer.config,
@@ -180,19 +183,15 @@ def _with_learners(base: Split, cores: int, *, learners: int, learner_cores: int
     )
 
 
-def _part(job: JobConfig, split: Split, trained: Trained) -> Part:
-    """Read the times of a split's roles from the trace of a training.
-
-    Raises:
-        RunFailed: the trace has no fragment or no update.
-    """
+def _part(job: JobConfig, split: Split, trained: Trained) -> Part | None:
+    """Read the times of a split's roles from a traced training; None without a fragment or an update."""
     assert trained.timeline is not None
     lanes, learner = trained.timeline.lanes, trained.learner
     actors = [lane for lane in lanes if lane.role.startswith("actor") and _count(lane, "push")]
     (leader,) = (lane for lane in lanes if lane.role.startswith("learner"))
     buffers = [lane for lane in lanes if lane.role.startswith("buffer")]
     if not (actors and _count(leader, "update") and all(_count(lane, "claim") for lane in buffers)):
-        raise RunFailed(f"a short training was too slow for the times of its parts: {SLOW}")
+        return None
     updates = _count(leader, "update")
     update_s, draw_s = (leader.seconds_of(what) / updates for what in ("update", "draw"))
     return Part(

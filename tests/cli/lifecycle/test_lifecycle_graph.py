@@ -400,7 +400,7 @@ def test_each_record_goes_to_the_receiver_with_most_room(workplace: Any) -> None
     (made,) = counts(summary, "maker")
     slow, fast = counts(summary, "worker")
     assert slow["received"] + fast["received"] == made["sent"] > 20
-    assert fast["received"] > 3 * slow["received"] > 0
+    assert fast["received"] > slow["received"] > 0
     assert slow["lost"] == fast["lost"] == 0
     said = [one for name, one in summary["extra"].items() if name.startswith("worker-")]
     assert sum(one["sum"] for one in said) == made["sent"] * (made["sent"] - 1) // 2, "each came once"
@@ -764,6 +764,8 @@ def test_half_of_each_batch_may_come_from_a_source_which_counts_nowhere_else(
     workplace.until(made_before, "it has made some")
     run.command.kill("source")
     workplace.until(lambda: "restarting it" in run.log, "it is started again")
+    before = made_in(run.rows[-1])
+    workplace.until(lambda: made_in(run.rows[-1]) > before, "its successor has made some")
     run.train_until(run.env_steps + 4000)
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +16,10 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
 from tianji_cli.files.traces import SPAN, WHAT, TracedProcess
 from tianji_cli.runs.timeline.timeline import Lane, Timeline
+from tianji_cli.telemetry.progress import Progress
 from tianji_cli.wire.reports import LearnerReport
-from tianji_lab.profile.parts import Part, _part, _splits
+from tianji_lab.profile import parts
+from tianji_lab.profile.parts import Part, _part, _splits, measure_parts
 from tianji_lab.profile.split import Split, split_of
 from tianji_lab.profile.trainer import Trained
 
@@ -42,10 +48,16 @@ TAUGHT = lane(
 )
 
 
+def traced(*lanes: Lane) -> Trained:
+    timeline = Timeline("made up", 10.0, (), lanes or (BUFFER, TAUGHT, ACTOR))
+    return Trained(900.0, 3600.0, LEARNER, timeline)
+
+
 def part(config: str = PPO, *lanes: Lane) -> Part:
     job = load_config(config)
-    timeline = Timeline("made up", 10.0, (), lanes or (BUFFER, TAUGHT, ACTOR))
-    return _part(job, split_of(job), Trained(900.0, 3600.0, LEARNER, timeline))
+    found = _part(job, split_of(job), traced(*lanes))
+    assert found is not None
+    return found
 
 
 def test_an_actors_time_is_divided_by_its_fragments() -> None:
@@ -86,8 +98,28 @@ def test_actors_count_alike_and_those_that_pushed_nothing_not_at_all() -> None:
 def test_a_trace_without_a_whole_fragment_or_update_has_no_times(left_out: int) -> None:
     lanes = [BUFFER, TAUGHT, ACTOR]
     lanes[left_out] = replace(lanes[left_out], spans=lanes[left_out].spans[:0])
-    with pytest.raises(RunFailed, match=r"too slow.*training\.rollout_steps"):
-        part(PPO, *lanes)
+    job = load_config(PPO)
+    assert _part(job, split_of(job), traced(*lanes)) is None
+
+
+@pytest.mark.parametrize(
+    ("slow", "measured"), [({"128"}, [64, 16]), ({"16", "128"}, [64]), ({"64"}, None)], ids=str
+)
+def test_a_split_that_is_too_slow_is_left_out_unless_it_is_the_first(
+    monkeypatch: pytest.MonkeyPatch, slow: set[str], measured: list[int] | None
+) -> None:
+    def train(settings: Sequence[str], _seconds: float, **_: bool) -> Trained:
+        copies = dict(one.split("=") for one in settings)["environment.num_envs"]
+        return traced(BUFFER, TAUGHT) if copies in slow else traced()
+
+    monkeypatch.setattr(parts, "usable_cores", lambda: [0])
+    monkeypatch.setattr(parts, "is_valid", lambda *_: True)
+    job = load_config(PPO, ["distribution.pin_cores=false"])
+    trainer: Any = SimpleNamespace(job=job, config=PPO, overrides=(), train=train, fragment_bytes=1)
+    with contextlib.nullcontext() if measured else pytest.raises(RunFailed, match="too slow"):
+        found = measure_parts(trainer, sizes=[16, 64, 128], busy=0.0, progress=Progress(0, quiet=True))
+        assert measured is not None
+        assert sorted(one.num_envs for one in found.measurements.parts) == sorted(measured)
 
 
 def test_all_cores_are_at_work_in_what_is_measured() -> None:
