@@ -299,7 +299,8 @@ def ray(
     job = _for_hosts(tree_of(config, overrides or (), name), hosts, cpus_per_node)
     if job.distribution.hosts.max == 1:
         raise UsageError("one host needs no Ray: --hosts 1-8 asks for up to seven others")
-    return train(connect(address), job, (out or DEFAULT_OUT).absolute(), Resources(cpus_per_node, gpus))
+    place = (out or DEFAULT_OUT).absolute()
+    return train(connect(address), job, place, Resources(cpus_per_node, gpus), say)
 
 
 def _for_hosts(tree: Tree, hosts: str | None, cpus_per_node: int | None) -> JobConfig:

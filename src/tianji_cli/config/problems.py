@@ -60,13 +60,13 @@ def validated(tree: Tree, at: KeyPath, model: type[AnyModel], table: Mapping[str
 
 
 def _written(place: tuple[int | str, ...], table: Any) -> Iterator[str]:
-    """Yield a place as far as it is in the config: a number, say, may stand there for a table."""
+    """Yield a place, up to a value that stands there for a table, as a number may."""
     for part in place:
         if isinstance(table, Mapping):
-            table = table.get(part)
+            table = table.get(part)  # None where a validator has put it elsewhere.
         elif isinstance(table, list):
             table = table[int(part)]
-        else:
+        elif table is not None:
             return
         yield path_part(part)
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,6 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import bound_command, python_command
 from tianji_cli.plan.plan import ROOT_RANK, busiest, expected_hosts, make_plan
 from tianji_cli.signals import STOP_SIGNALS
-from tianji_cli.telemetry.progress import say
 from tianji_cli.wire.address import JobKey, free_port, write_new_key
 
 AGAIN_S: Final = 5.0
@@ -75,8 +74,11 @@ def connect(address: str) -> Any:
     return ray
 
 
-def train(ray: Any, job: JobConfig, out: Path, each: Resources) -> int:
+def train(ray: Any, job: JobConfig, out: Path, each: Resources, say: Callable[[str], None]) -> int:
     """Train in a new run directory below ``out``, with hosts of a cluster, until the training is over.
+
+    Args:
+        say: shows the user a message.
 
     Returns:
         The exit status of `tianji train`.
@@ -85,7 +87,7 @@ def train(ray: Any, job: JobConfig, out: Path, each: Resources) -> int:
     hosts, first = set(plan.hosts.values()), {plan.hosts[ROOT_RANK]}
     here = ray.util.get_node_ip_address()
     address = f"tcp://{here}:{free_port(here)}"
-    root = _keep_cores(ray, each.cpus or busiest(plan, first))
+    root = _keep_cores(ray, each.cpus or busiest(plan, first), say)
     run = RunDirectory.create(job.experiment.name, out)
     run.write_config(dump_config(job))
     place = run.path.absolute()
@@ -147,7 +149,7 @@ class RootCores:
         return True
 
 
-def _keep_cores(ray: Any, cores: int) -> Any:
+def _keep_cores(ray: Any, cores: int, say: Callable[[str], None]) -> Any:
     """Take cores of this node for the root, as many as it has; return the Ray actor that holds them."""
     here = ray.get_runtime_context().get_node_id()
     (node,) = (node for node in ray.nodes() if node["NodeID"] == here)
