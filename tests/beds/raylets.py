@@ -11,12 +11,12 @@ from typing import Any, Final, Self
 
 from ray.cluster_utils import Cluster
 
-SOON: Final = {
+FAST_HEALTH_CHECKS: Final = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
     "health_check_timeout_ms": 500,
 }
-"""A node that is lost is known to be in some seconds, in place of ten."""
+"""Health checks that notice a lost node in seconds, in place of ten."""
 
 
 class Raylets:
@@ -28,7 +28,7 @@ class Raylets:
 
     def __init__(self) -> None:
         # A short path: sockets lie below it.
-        self._place = Path(tempfile.mkdtemp(prefix="tianji-ray-", dir="/tmp"))
+        self._place = Path(tempfile.mkdtemp(prefix="raylets-", dir="/tmp"))
 
     def __enter__(self) -> Self:
         os.environ["RAY_TMPDIR"] = str(self._place)
@@ -37,7 +37,7 @@ class Raylets:
             "num_cpus": 1,
             "include_dashboard": False,
             "object_store_memory": 80 << 20,
-            "_system_config": SOON,
+            "_system_config": FAST_HEALTH_CHECKS,
         }
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address = str(self._cluster.address)
@@ -51,7 +51,7 @@ class Raylets:
         shutil.rmtree(self._place, ignore_errors=True)
 
     def add_node(self) -> Any:
-        """Have one more node."""
+        """Add a node of one CPU."""
         return self._cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
 
     def lose(self, node: Any) -> None:

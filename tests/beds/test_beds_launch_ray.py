@@ -18,6 +18,13 @@ from beds.training import TIANJI, write_config
 pytestmark = pytest.mark.alone  # Four raylets start many processes.
 
 TRANSPORT = {"local": "shm", "remote": "zmq"}
+BROKEN = """
+import gymnasium
+
+class Broken(gymnasium.Env):
+    def __init__(self):
+        raise OSError("no simulator")
+"""
 ENDLESS = ("--set", "experiment.stop.env_steps=1000000000")
 
 
@@ -99,8 +106,8 @@ def test_hosts_come_with_nodes_are_lost_with_them_and_come_again(
 
 
 def keys() -> set[Path]:
-    """Keys of jobs that tasks have on this machine; one whose node was killed leaves its own for a while."""
-    return set(Path(tempfile.gettempdir()).glob("tianji-ray-*/job.key"))
+    """Keys that tasks have on this machine; that of a killed one stays until the next host joins from it."""
+    return set(Path(tempfile.gettempdir()).glob("tianji-host-*/job.key"))
 
 
 @pytest.mark.timeout(200)
@@ -119,6 +126,7 @@ def test_it_trains_to_its_goal_and_leaves_no_task(launch: Callable[..., Launched
     ("options", "says"),
     [
         (("--address=127.0.0.1:1", "--hosts=2"), "no Ray cluster at 127.0.0.1:1"),
+        (("--address=ray://127.0.0.1:1", "--hosts=2"), "this has to be a node: HOST:PORT"),
         (("--hosts=1",), "one host needs no Ray"),
         (("--hosts=few",), "--hosts few is neither a number"),
     ],
@@ -148,3 +156,14 @@ def test_without_ray_the_error_is_the_command_that_installs_it(tmp_path: Path) -
     )
     assert done.returncode == 2
     assert "pip install 'tianji[ray]'" in done.stderr
+
+
+def test_a_config_that_cannot_be_built_is_an_error_and_leaves_no_run(
+    launch: Callable[..., Launched], tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    job = launch("--hosts=2", "--set", 'environment={type="broken:Broken", num_envs=8}')
+    assert job.process.wait(60) != 0
+    assert "no simulator" in job.output.read_text()
+    assert not list((tmp_path / "out").rglob("job.key"))
+    assert not job.run.exists()

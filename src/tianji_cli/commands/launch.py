@@ -275,7 +275,7 @@ def ray(
         str | None,
         typer.Option(metavar="N|MIN-MAX", help="Hosts, as 4 or 1-8; distribution.hosts by default."),
     ] = None,
-    address: Annotated[str, typer.Option(help="Of the cluster, as ray.init takes it.")] = "auto",
+    address: Annotated[str, typer.Option(help="Address of the cluster: auto, or HOST:PORT.")] = "auto",
     cpus_per_node: Annotated[
         int | None, typer.Option(min=1, help="CPUs of each host; what the plan uses by default.")
     ] = None,
@@ -304,7 +304,7 @@ def ray(
 
 
 def _for_hosts(tree: Tree, hosts: str | None, cpus_per_node: int | None) -> JobConfig:
-    """Resolve a config for hosts of others' processes; ``hosts`` is as in ``--hosts``."""
+    """Resolve a config for hosts that other jobs may share; ``hosts`` is as in ``--hosts``."""
     if hosts is not None:
         tree.assign(("distribution", "hosts"), _range_of(hosts), "--hosts")
     distribution = tree.values.setdefault("distribution", {})

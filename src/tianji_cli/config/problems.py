@@ -60,12 +60,12 @@ def validated(tree: Tree, at: KeyPath, model: type[AnyModel], table: Mapping[str
 
 
 def _written(place: tuple[int | str, ...], table: Any) -> Iterator[str]:
-    """Yield a place, up to a value that stands there for a table, as a number may."""
+    """Yield the parts of an error's location; stop at a value that is given in place of a table."""
     for part in place:
         if isinstance(table, Mapping):
             table = table.get(part)  # None where a validator has put it elsewhere.
         elif isinstance(table, list):
-            table = table[int(part)]
+            table = table[part] if isinstance(part, int) and part < len(table) else None
         elif table is not None:
             return
         yield path_part(part)

@@ -237,3 +237,10 @@ def test_a_seat_is_pinned_to_the_cores_of_the_host_that_takes_it(tmp_path: Path)
     assert pins((4, 5, 6, 7)) == [(4,), (5,), (6,), (7,)]
     assert pins((8, 9)) == [(8,), (9,)]
     assert pins(()) == [()]
+
+
+def test_a_wrong_item_of_a_list_within_a_list_is_named_by_its_key(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(GOOD)
+    path = 'graph.channels.fragments.path=["actor", ["sink", 1], "buffer"]'
+    with pytest.raises(ConfigError, match=r"graph\.channels\.fragments\.path.* 1 does not fit"):
+        load_config(str(tmp_path / "job.toml"), [path])

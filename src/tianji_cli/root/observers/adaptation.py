@@ -25,13 +25,13 @@ from tianji_cli.wire.messages import Allow, Register, Report, ToRoot
 from tianji_cli.wire.reports import LearnerReport
 
 WINDOW_S: Final = 1.0
-"""Least seconds of a window."""
+"""Minimum seconds of a window."""
 SETTLE_S: Final = 0.5
-"""Least seconds between a change and the window that measures it."""
+"""Minimum seconds between a change and the window that measures it."""
 LEAST_VERSIONS: Final = 4
-"""Least versions of a learner in a window, which begins and ends with one: a rollout arrives at once."""
+"""Minimum versions of a learner in a window, which begins and ends with one: a rollout arrives at once."""
 LEAST_FRAGMENTS: Final = 2
-"""Least fragments in a window, of each actor that works, on average; one passes before it begins."""
+"""Minimum fragments in a window, of each actor that works, on average; one passes before it begins."""
 
 PAIRS: Final = 3
 """Windows of each number before one of the two may be found faster."""
@@ -41,7 +41,7 @@ T_90: Final = {3: 2.920, 4: 2.353, 5: 2.132, 6: 2.015}
 """Quantile of Student's t for a two-sided interval of 90 %, by the number of pairs."""
 
 WORTH: Final = 0.03
-"""Least gain for which the number changes. A trial ends as soon as it is out of reach."""
+"""Minimum gain for which the number changes. A trial ends as soon as it is out of reach."""
 
 FACTOR: Final = 2.0
 """Factor between the two numbers at first; its root is taken when both sides are refused."""
@@ -104,7 +104,7 @@ class SplitSearch:
         least, most = self._range
         self._most = max(1, min(most, there))
         self._least = min(least, self._most)
-        self.number = self.kept = min(self.kept, self._most)
+        self.number = self.kept = min(max(self.kept, self._least), self._most)
         self._begin_search()
 
     def _begin_search(self) -> None:
@@ -215,11 +215,12 @@ class Adaptation(Observer):
         self._seats = {group: list(_in_turns(job.plan, group)) for group in job.plan.groups}
         self._search = SplitSearch(num.min, num.max, num.first or num.max)
         self._newest: dict[int, Point] = {}
+        """Progress of each learner when it had published its newest version."""
         self._begun: dict[int, Point] = {}
         self._settled_s = 0.0
         self._changed_at: dict[int, int] = {}
         """Env steps of each learner when the number changed."""
-        self._there: list[list[int]] = []
+        self._present: list[list[int]] = []
 
     def on_begin(self) -> None:
         """Park the actors that are more than the first number."""
@@ -230,7 +231,7 @@ class Adaptation(Observer):
         match message:
             case Register() if message.rank in self._job.parked and not self._job.near_goal:
                 self._job.control.send(message.rank, Allow(fragments=0))
-            case Report() if message.rank in self._job.learners and self._searches:
+            case Report() if message.rank in self._job.learners and self._is_searching:
                 for report in message.roles:
                     if isinstance(report, LearnerReport):
                         self._note(message.rank, Point.of(message, report))
@@ -241,34 +242,37 @@ class Adaptation(Observer):
 
     def on_tick(self, snapshot: Snapshot) -> None:  # noqa: ARG002 - it looks at seats alone
         """Begin anew when actors have come or gone with their host, or with their group."""
-        if self._searches and self._there != self._seats_there():
+        if self._is_searching and self._present != self._seats_present():
             self._begin_search()
 
     @property
-    def _searches(self) -> bool:
+    def _is_searching(self) -> bool:
         job = self._job
         return job.phase is Phase.TRAINING and job.outcome is None and not job.near_goal
 
-    def _seats_there(self) -> list[list[int]]:
+    def _seats_present(self) -> list[list[int]]:
         """Return the ranks of each group's actors that are there."""
         living = self._job.living
         groups = (group for group in self._seats if group not in self._job.lost)
         return [[rank for rank in self._seats[group] if rank in living] for group in groups]
 
     def _begin_search(self) -> None:
-        self._there = self._seats_there()
-        self._search.begin(min(map(len, self._there), default=1))
+        self._present = self._seats_present()
+        self._search.begin(min(map(len, self._present), default=1))
         self._set_working()
 
     def _note(self, rank: int, point: Point) -> None:
         """Begin the window of a learner with a version of it, and end all when each has had enough."""
-        last, self._newest[rank] = self._newest.get(rank, point), point
+        last = self._newest.setdefault(rank, point)
+        if point.version == last.version:
+            return
+        self._newest[rank] = point
         learners = self._job.learners.keys() & self._job.living
-        came = point.env_steps - self._changed_at.setdefault(rank, point.env_steps)
-        if time.monotonic() < self._settled_s or came < self._steps_of(1):
+        steps = point.env_steps - self._changed_at.setdefault(rank, point.env_steps)
+        if time.monotonic() < self._settled_s or steps < self._steps_of(1):
             return
         if rank not in self._begun:
-            if point.version > last.version and point.consumed:  # Before its first update nothing is fast.
+            if point.consumed:  # Before its first update nothing is fast.
                 self._begun[rank] = point
             return
         if learners <= self._begun.keys() and all(map(self._suffices, learners)):
@@ -309,8 +313,8 @@ class Adaptation(Observer):
     def _set_working(self) -> None:
         """Have as many actors of each group work as the search asks for."""
         job, search = self._job, self._search
-        there = set(chain.from_iterable(self._there))
-        parked = there.difference(*(ranks[: search.number] for ranks in self._there))
+        there = set(chain.from_iterable(self._present))
+        parked = there.difference(*(ranks[: search.number] for ranks in self._present))
         for rank in sorted((parked ^ job.parked) & there):
             job.control.send(rank, Allow(fragments=0 if rank in parked else None))
         job.parked = parked
