@@ -25,11 +25,9 @@ from tianji_cli.wire.messages import Allow, Register, Report, ToRoot
 from tianji_cli.wire.reports import LearnerReport
 
 WINDOW_S: Final = 1.0
-"""Minimum seconds of a window."""
+"""Minimum seconds of a window, which begins and ends with a version: a rollout arrives at once."""
 SETTLE_S: Final = 0.5
 """Minimum seconds between a change and the window that measures it."""
-LEAST_VERSIONS: Final = 4
-"""Minimum versions of a learner in a window, which begins and ends with one: a rollout arrives at once."""
 LEAST_FRAGMENTS: Final = 2
 """Minimum fragments in a window, of each actor that works, on average; one passes before it begins."""
 
@@ -281,11 +279,8 @@ class Adaptation(Observer):
     def _suffices(self, rank: int) -> bool:
         """Whether a learner's window is long enough."""
         begun, now = self._begun[rank], self._newest[rank]
-        return (
-            now.at_s - begun.at_s >= WINDOW_S
-            and now.version - begun.version >= LEAST_VERSIONS
-            and now.env_steps - begun.env_steps >= self._steps_of(LEAST_FRAGMENTS)
-        )
+        steps = now.env_steps - begun.env_steps
+        return now.at_s - begun.at_s >= WINDOW_S and steps >= self._steps_of(LEAST_FRAGMENTS)
 
     def _steps_of(self, fragments: int) -> int:
         """Return the env steps of so many fragments of each actor of a group that works."""
