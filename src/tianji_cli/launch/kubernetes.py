@@ -21,7 +21,7 @@ from typing import Final
 from tianji_cli.config.loader import dump_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
-from tianji_cli.plan.plan import busiest, expected_hosts, make_plan
+from tianji_cli.plan.plan import cores_at_work, expected_hosts, make_plan
 from tianji_cli.quantities import memory
 from tianji_cli.wire.address import JobKey
 
@@ -198,7 +198,7 @@ def manifests(job: JobConfig, name: str, files: Mapping[str, bytes], pods: Pods,
     """
     _check(name, files, pods)
     plan = make_plan(job, expected_hosts(job))
-    cores = busiest(plan, plan.hosts.values())
+    cores = max(cores_at_work(plan))
     asked = {"memory": pods.memory} if pods.memory else {}
     limits = asked | ({"nvidia.com/gpu": str(pods.gpus)} if pods.gpus else {})
     keys = {place: f"file-{number}" for number, place in enumerate(files)}

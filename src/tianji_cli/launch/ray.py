@@ -25,7 +25,7 @@ from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.directories import temporary_directory
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import bound_command, python_command
-from tianji_cli.plan.plan import ROOT_RANK, Plan, busiest, expected_hosts, make_plan
+from tianji_cli.plan.plan import Plan, cores_at_work, expected_hosts, make_plan
 from tianji_cli.signals import STOP_SIGNALS, raise_signals
 from tianji_cli.wire.address import JobKey, free_port, write_new_key
 
@@ -99,8 +99,8 @@ def train(ray: Any, job: JobConfig, out: Path, per_host: Resources, say: Callabl
         The exit status of `tianji train`.
     """
     plan = make_plan(job, expected_hosts(job))
-    hosts, first = set(plan.hosts.values()), {plan.hosts[ROOT_RANK]}
-    root = _keep_root(ray, plan, per_host.cpus or busiest(plan, first), say)
+    of_root, of_others = (per_host.cpus or cores for cores in cores_at_work(plan))
+    root = _keep_root(ray, plan, of_root, say)
     here = ray.util.get_node_ip_address()
     address = f"tcp://{here}:{free_port(here)}"
     run = RunDirectory.create(job.experiment.name, out)
@@ -108,7 +108,7 @@ def train(ray: Any, job: JobConfig, out: Path, per_host: Resources, say: Callabl
     try:
         run.write_config(dump_config(job))
         key = write_new_key(place / "job.key")
-        needs = {"num_cpus": per_host.cpus or busiest(plan, hosts - first), "num_gpus": per_host.gpus}
+        needs = {"num_cpus": of_others, "num_gpus": per_host.gpus}
         host = ray.remote(take_part).options(max_retries=-1, scheduling_strategy="SPREAD", **needs)
         command = ("train", str(run.config), "--run", str(place), "--listen", address)
         with subprocess.Popen(
@@ -132,7 +132,7 @@ def train(ray: Any, job: JobConfig, out: Path, per_host: Resources, say: Callabl
 
 
 def _forward_signals(training: subprocess.Popen[bytes]) -> None:
-    """Pass signals on that ask to stop, but for those that whoever started this command has it ignore."""
+    """Forward the signals that ask to stop, except those that this command was started to ignore."""
     for number in STOP_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _frame: training.send_signal(number))

@@ -19,7 +19,7 @@ from typing import Final
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import write_whole
-from tianji_cli.plan.plan import ROOT_RANK, Plan, busiest, expected_hosts, make_plan
+from tianji_cli.plan.plan import Plan, cores_at_work, expected_hosts, make_plan
 
 TIANJI: Final = Path(sys.executable).with_name("tianji")
 """The command, on a file system that all nodes share."""
@@ -178,9 +178,9 @@ def batch_script(
         resumed: values of ``--set`` for a run that goes on; None for a new one.
     """
     plan = make_plan(job, expected_hosts(job))
-    hosts, first = set(plan.hosts.values()), {plan.hosts[ROOT_RANK]}
-    cpus = request.cpus_per_node or busiest(plan, hosts if request.actor_partition is None else first)
-    of_others = request.cpus_per_node or busiest(plan, hosts - first)
+    root, others = cores_at_work(plan)
+    cpus = request.cpus_per_node or (max(root, others) if request.actor_partition is None else root)
+    of_others = request.cpus_per_node or others
     names = " ".join(shlex.quote(str(run)) for run in runs)
     if resumed is None:
         what = NEW + (REQUEUED if request.requeue else "")
@@ -205,7 +205,7 @@ def sweep_script(job: JobConfig, sweep: Path, array: int, request: Request) -> s
         array: number of jobs that take part.
     """
     plan = make_plan(job, expected_hosts(job))
-    cpus = request.cpus_per_node or busiest(plan, plan.hosts.values())
+    cpus = request.cpus_per_node or max(cores_at_work(plan))
     options = _common_options(job, request, cpus)
     options += [f"--output={shlex.quote(str(sweep / 'logs' / 'slurm-%A-%a.out'))}", f"--array=0-{array - 1}"]
     header = SWEEP.format(

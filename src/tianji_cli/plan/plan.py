@@ -18,7 +18,7 @@ import heapq
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count, cycle, islice, product
@@ -381,12 +381,13 @@ def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
     return plan
 
 
-def busiest(plan: Plan, hosts: Collection[str]) -> int:
-    """Count the cores that trainers use on one host, the one of ``hosts`` with the most; at least 1."""
+def cores_at_work(plan: Plan) -> tuple[int, int]:
+    """Count the cores that trainers use on the root's host, and on the other with the most; 1 at least."""
     used: Counter[str] = Counter()
     for process in plan.trainers:
         used[process.host] += process.threads
-    return max([1, *(used[host] for host in hosts)])
+    root = used.pop(plan.hosts[ROOT_RANK], 0)
+    return max(root, 1), max([1, *used.values()])
 
 
 def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:

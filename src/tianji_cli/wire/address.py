@@ -66,7 +66,7 @@ def address_towards(host: str) -> str:
 
 
 def free_port(address: str) -> int:
-    """Find a TCP port that nobody uses at an address of this host.
+    """Find a free TCP port at an address of this host.
 
     Raises:
         UsageError: it is no address of this host.

@@ -1,4 +1,4 @@
-"""Moves the split while a job trains: parks actors and wakes them, and keeps the number that trains fastest.
+"""Changes how many actors work while a job trains: parks and wakes them, and keeps the fastest number.
 
 The more actors work, the more samples there are, and the fewer cores are left to the learner; which number
 is best follows from the machine, the environment and the network, and may change on the way. So it is
@@ -29,7 +29,7 @@ WINDOW_S: Final = 1.0
 SETTLE_S: Final = 0.5
 """Minimum seconds between a change and the window that measures it."""
 LEAST_FRAGMENTS: Final = 2
-"""Minimum fragments in a window, of each actor that works, on average; one passes before it begins."""
+"""Minimum fragments in a window, on average over the working actors. One of each passes before it begins."""
 
 PAIRS: Final = 3
 """Windows of each number before one of the two may be found faster."""
@@ -38,7 +38,7 @@ MOST_PAIRS: Final = 6
 T_90: Final = {3: 2.920, 4: 2.353, 5: 2.132, 6: 2.015}
 """Quantile of Student's t for a two-sided interval of 90 %, by the number of pairs."""
 
-WORTH: Final = 0.03
+LEAST_GAIN: Final = 0.03
 """Minimum gain for which the number changes. A trial ends as soon as it is out of reach."""
 
 FACTOR: Final = 2.0
@@ -138,7 +138,7 @@ class SplitSearch:
         if windows % 2 or pairs < PAIRS:
             return None
         verdict = self._judge(before, after)
-        if not verdict.kept and verdict.high > WORTH and pairs < MOST_PAIRS:
+        if not verdict.kept and verdict.high > LEAST_GAIN and pairs < MOST_PAIRS:
             return None
         self._conclude(verdict)
         return verdict
@@ -149,7 +149,7 @@ class SplitSearch:
         mean = statistics.fmean(logs)
         half = T_90[len(logs)] * statistics.stdev(logs) / math.sqrt(len(logs))
         gain, low, high = (math.expm1(value) for value in (mean, mean - half, mean + half))
-        kept = low > 0 and gain > WORTH
+        kept = low > 0 and gain > LEAST_GAIN
         rates = statistics.fmean(before), statistics.fmean(after)
         return Verdict(self.kept, self._trial, kept, gain, low, high, *rates)
 
@@ -234,7 +234,7 @@ class Adaptation(Observer):
                     if isinstance(report, LearnerReport):
                         self._note(message.rank, Point.of(message, report))
 
-    def on_exit(self, worker: WorkerProcess) -> None:  # noqa: ARG002 - whoever it was
+    def on_exit(self, worker: WorkerProcess) -> None:  # noqa: ARG002 - any exit counts
         """Begin the present window anew: a process that took part has ended."""
         self._begun.clear()
 
