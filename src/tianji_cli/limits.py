@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import ceil
@@ -12,6 +13,7 @@ from typing import Final
 PROC: Final = Path("/proc")
 CGROUPS: Final = Path("/sys/fs/cgroup")
 """Directory of the kernel's files about control groups, of version 2 or 1."""
+NUMA_NODES: Final = Path("/sys/devices/system/node")
 
 
 def control_groups(
@@ -88,9 +90,29 @@ def cores_granted() -> float:
     return allowed if limit is None else min(allowed, limit.cores)
 
 
-def usable_cores() -> tuple[int, ...]:
-    """Numbers of the cores to plan with: as many as are granted; a fraction counts as a core."""
-    return tuple(sorted(os.sched_getaffinity(0))[: ceil(cores_granted())])
+def usable_cores(nodes: Path = NUMA_NODES) -> tuple[int, ...]:
+    """Numbers of the cores to plan with, NUMA node by NUMA node; a fraction of one granted counts as one."""
+    node_of: dict[int, int] = {}
+    for node in nodes.glob("node[0-9]*"):
+        for line in filter(None, lines_of(node / "cpulist")):  # A node may have memory alone.
+            node_of |= dict.fromkeys(core_list(line), int(node.name[4:]))
+    by_node = sorted(os.sched_getaffinity(0), key=lambda core: (node_of.get(core, 0), core))
+    return tuple(by_node[: ceil(cores_granted())])
+
+
+def core_list(text: str) -> tuple[int, ...]:
+    """Read a list of cores such as ``2-9,12``, as the kernel and ``taskset`` write it; sorted.
+
+    Raises:
+        ValueError: the text is no such list.
+    """
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if re.fullmatch(r"\d{1,4}(-\d{1,4})?", part.strip()) is None or int(first) > int(last or first):
+            raise ValueError(f'{text!r} is neither a number nor a list of cores such as "2-9,12"')
+        found.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(found))
 
 
 def pin(cores: Collection[int], thread: int = 0) -> bool:

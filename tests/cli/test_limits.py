@@ -12,7 +12,14 @@ import pytest
 
 from tianji_cli import limits
 from tianji_cli.config.loader import load_config
-from tianji_cli.limits import CpuLimit, cores_granted, cpu_limit, pins_by_default, usable_cores
+from tianji_cli.limits import (
+    CpuLimit,
+    core_list,
+    cores_granted,
+    cpu_limit,
+    pins_by_default,
+    usable_cores,
+)
 from tianji_cli.plan.plan import this_host
 from tianji_cli.telemetry.machine import cores
 
@@ -68,6 +75,29 @@ def test_plans_have_the_cores_that_affinity_and_quota_allow(
     job = load_config("configs/ppo_cartpole.toml", ["distribution.actor.cores=1"])
     assert job.distribution.actor.num.max <= planned
     assert not job.distribution.pin_cores or quota >= 4
+
+
+def test_cores_are_used_numa_node_by_numa_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1, 8)))
+    monkeypatch.setattr(limits, "cpu_limit", lambda: None)
+    for node, cores_of_node in enumerate(("0-1,4-5\n", "2-3,6-7\n", "\n")):  # The last has memory alone.
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}/cpulist").write_text(cores_of_node)
+    assert usable_cores(tmp_path) == (1, 4, 5, 2, 3, 6, 7)
+    assert usable_cores(tmp_path / "none") == (1, 2, 3, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"), [("3", (3,)), ("2-4,12", (2, 3, 4, 12)), ("5,1-2,2", (1, 2, 5)), (" 0-1\n", (0, 1))]
+)
+def test_a_list_of_cores_is_read_as_the_kernel_writes_it(text: str, listed: tuple[int, ...]) -> None:
+    assert core_list(text) == listed
+
+
+@pytest.mark.parametrize("text", ["", "two", "9-2", "1-", "-1", "1,,2", "1-2-3", "99999"])
+def test_what_is_no_list_of_cores_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match='list of cores such as "2-9,12"'):
+        core_list(text)
 
 
 def test_the_share_of_throttled_periods_is_counted_from_a_moment_on() -> None:

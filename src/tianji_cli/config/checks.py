@@ -336,6 +336,35 @@ def _hosts_may_come(distribution: Distribution, roles: Mapping[str, UserRoleSect
         yield Conflict([*keys, f"roles.{name}.num"], what, f"hosts = {hosts.max} would be right")
 
 
+def _placement_can_be_chosen(
+    distribution: Distribution, roles: Mapping[str, UserRoleSection]
+) -> Iterator[Conflict]:
+    """Check that roles whose hosts or cores are named have processes of their own that may go there."""
+    transport, hosts = distribution.transport, list[str]()
+    if distribution.group_hosts:
+        hosts.append("distribution.group_hosts")
+    for role, section in distribution.placed(roles).items():
+        key = f"roles.{role}" if role in roles else f"distribution.{role}"
+        hosts += [f"{key}.hosts"] if section.hosts else []
+        placed = [f"{key}.hosts"] if section.hosts else [f"{key}.cores"] if section.core_list else []
+        if placed and distribution.one_process and role != "learner":
+            what = (
+                'transport "inproc" puts all roles of a group in one process, whose place is the learner\'s'
+            )
+            yield Conflict([*placed, "distribution.transport"], what, "distribution.learner would be right")
+        elif placed and role == "buffer" and distribution.buffer.colocate:
+            what = "the buffer is in the learner's process"
+            yield Conflict([*placed, "distribution.buffer.colocate"], what, "colocate = false would be right")
+        if section.core_list and not distribution.pin_cores:
+            what = "cores are named, and processes are not tied to cores"
+            yield Conflict(
+                [f"{key}.cores", "distribution.pin_cores"], what, "pin_cores = true would be right"
+            )
+    if hosts and "mpi" in {transport.local, transport.remote}:
+        what = "an MPI launcher places the ranks"
+        yield Conflict([*hosts, "distribution.transport"], what, "name the hosts to the launcher")
+
+
 def _actors_may_vary(distribution: Distribution, population: Population | None = None) -> Iterator[Conflict]:
     """Check that actors can be parked one by one while the others go on."""
     transport, num = distribution.transport, distribution.actor.num
@@ -613,7 +642,7 @@ def _buffers_have_processes(
         what = f"{buffer.num} buffers share what {senders} of {sender} send: some would get nothing"
         of_sender = f"roles.{sender}.num" if sender in roles else "distribution.actor.num"
         yield Conflict(["distribution.buffer.num", of_sender], what, f"num = {senders} would be right")
-    if buffer.colocate and buffer.cores != Buffer().cores:
+    if buffer.colocate and buffer.cores != Buffer().cores and not buffer.core_list:
         what = "a buffer that takes turns with the learner has no cores of its own"
         keys = ["distribution.buffer.cores", "distribution.buffer.colocate"]
         yield Conflict(keys, what, f"cores = {Buffer().cores} would be right")
@@ -665,6 +694,7 @@ RULES: Final[tuple[Callable[..., Iterator[Conflict]], ...]] = (
     _components_match,
     _engine_reaches_hosts,
     _hosts_may_come,
+    _placement_can_be_chosen,
     _actors_may_vary,
     _processes_are_few,
     _one_process_is_enough,

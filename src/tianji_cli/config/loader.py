@@ -195,6 +195,8 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
     of_group, actor = cores * distribution.hosts.max // distribution.groups, distribution.actor
     if (unset := "num" not in actor.model_fields_set) or (actor.num.varies and actor.num.first is None):
         free = of_group if cores <= FEW_CORES else of_group - others
+        if actor.core_list:
+            free = len(actor.core_list) * distribution.hosts.max // distribution.groups
         most = free // actor.cores * distribution.actors_per_process
         least = distribution.buffer.num * distribution.actors_per_process
         usual = min(max(least, min(most, _most_usual_actors(found))), MAX_PROCESSES)
@@ -203,7 +205,9 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
         distribution = distribution.model_copy(update={"actor": actor.model_copy(update={"num": num})})
     if "pin_cores" not in distribution.model_fields_set:
         wanted = others + distribution.actor_processes * actor.cores
-        distribution = distribution.model_copy(update={"pin_cores": wanted <= of_group and pins_by_default()})
+        names_cores = any(section.core_list for section in distribution.placed(roles).values())
+        pins = names_cores or (wanted <= of_group and pins_by_default())
+        distribution = distribution.model_copy(update={"pin_cores": pins})
     return distribution
 
 

@@ -20,16 +20,22 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
     SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
 )
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from tianji_algos.models.settings import ImageLayout
 from tianji_algos.registry import Kind
 from tianji_cli.config.edges import BATCHES, FRAGMENTS
 from tianji_cli.errors import UsageError
+from tianji_cli.limits import core_list
 from tianji_cli.quantities import count, duration, number, several, share
 from tianji_plugins import Plugins
 
@@ -536,13 +542,61 @@ class Actors(Span):
         return self
 
 
-class Learner(Section):
+class Placed(Section):
+    """A role whose processes may be placed by hand.
+
+    Attributes:
+        hosts: names of the hosts that they run on, in which ``*`` and ``?`` stand for others. The first host
+            is host-0 as well, the next to join host-1.
+        cores: cores, and threads, of each; or those that they share out on each host, such as "2-9,12".
+    """
+
+    hosts: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    cores: Cores = 1
+
+    _core_list: tuple[int, ...] = PrivateAttr(())
+
+    @property
+    def core_list(self) -> tuple[int, ...]:
+        """The cores that are named; empty if ``cores`` is a number."""
+        return self._core_list
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _from_core_list(cls, value: object, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """Read a list of cores; ``cores`` is then what each process has of it on a host that has all."""
+        if not isinstance(value, dict) or not isinstance(value.get("cores"), str):
+            return read(value)
+        try:
+            named = core_list(value["cores"])
+        except ValueError as refused:
+            type_ = PydanticCustomError("value_error", "{error}", {"error": refused})
+            wrong = InitErrorDetails(type=type_, loc=("cores",), input=value["cores"])
+            raise ValidationError.from_exception_data(cls.__name__, [wrong]) from refused
+        made = read(value | {"cores": 1})
+        num = getattr(made, "num", 1) if "num" in value else len(named)
+        made = made.model_copy(
+            update={"cores": max(1, len(named) // (num if isinstance(num, int) else num.max))}
+        )
+        made._core_list = named
+        return made
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return self._placed_as_written(write(self))
+
+    def _placed_as_written(self, values: dict[str, Any]) -> dict[str, Any]:
+        if self._core_list:
+            values["cores"] = ",".join(map(str, self._core_list))
+        return {key: value for key, value in values.items() if key != "hosts" or value}
+
+
+class Learner(Placed):
     """The processes that update the parameters.
 
     Attributes:
         num: L, learners of a group: they divide each batch, average their gradients (all-reduce) and update
-            alike.
-        cores: cores, and threads, of each.
+            alike. They are on one host, unless ``hosts`` names several, which then share them out.
     """
 
     num: Learners = 1
@@ -552,7 +606,7 @@ class Learner(Section):
 ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
 
 
-class UserRoleSection(Component):
+class UserRoleSection(Component, Placed):
     """A role that the user has written.
 
     Attributes:
@@ -578,6 +632,10 @@ class UserRoleSection(Component):
     def holds(self) -> int:
         """Fragments that a process may hold on their path, beside the newest, as its class says."""
         return int(getattr(ROLES.load(self.type), "holds", 0))
+
+    @model_serializer
+    def _as_one_table(self) -> dict[str, Any]:
+        return self._placed_as_written(super()._as_one_table())
 
 
 OWN_KEYS: Final = tuple(key for key in UserRoleSection.model_fields if key != "settings")
@@ -663,7 +721,7 @@ class Graph(Section):
         yield from (slot.record for slot in self.slots.values())
 
 
-class Actor(Section):
+class Actor(Placed):
     """The processes that step environments.
 
     Attributes:
@@ -671,7 +729,6 @@ class Actor(Section):
             more than there are cores, or, on more than four, than learners leave. One with a replay, in step,
             and where roles share a process. Two of them share a process where inference is apart. With a
             range, as many work as train fastest, which is measured and may change while the job trains.
-        cores: cores, and threads, of each.
         send_size: T, steps of each environment in a fragment.
         window: fragments that each actor may have sent before one is claimed.
         device: where policies act, the evaluator's too; several actors may share a GPU.
@@ -688,12 +745,11 @@ HALVES: Final = 2
 """Actors of a process where inference is apart: one steps while the other's observations are away."""
 
 
-class Inference(Section):
+class Inference(Placed):
     """The processes that run the policy's network for actors, which then only step environments (SEED RL).
 
     Attributes:
         num: of a group; each serves its share of the actors' processes.
-        cores: cores, and threads, of each.
         device: where the network acts; several may share a GPU. ``actor.device`` is the evaluator's alone.
         max_batch: most observations of one pass of the network; None for all that can come at once.
         max_wait_ms: longest that observations wait for others to fill a batch; 0 takes those that are there.
@@ -736,7 +792,7 @@ class Table(Section):
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
 
-class Buffer(Section):
+class Buffer(Placed):
     """Fragments that wait for the learner: a few rollouts on-policy, a replay memory off-policy.
 
     Attributes:
@@ -744,7 +800,6 @@ class Buffer(Section):
             Each keeps its part of a replay: capacities and warm-up are divided by K.
         colocate: takes turns with the learner in one process; else it has a process of its own, where a
             replay assembles batches ahead of the learner, and fragments of rollouts are sent on to it.
-        cores: cores, and threads, of a buffer in a process of its own.
         rollouts: k, rollouts from whose fragments an on-policy learner draws each of its own: 1 for the
             newest experience alone; one in k samples is new otherwise (the paper's Lagk, section D.1).
         capacity: N_s, env steps that a group's replay holds, rounded up to whole fragments; the oldest make
@@ -820,6 +875,8 @@ class Distribution(Section):
             number, or a range in which they may come and go.
         groups: learner sets with their own buffers and actors, whose parameters the root averages; with
             ``[population]`` its members.
+        group_hosts: names of the hosts of each group, with ``*`` and ``?``; groups take turns over the names,
+            or where a config does not say it, over the hosts.
         sync_interval: updates of a group between two averages, counted at the ends of its rounds.
         sync_wait_s: longest that the root keeps an average waiting for a group that is late.
         sync_optimizer: average the optimiser's moments, too.
@@ -840,6 +897,7 @@ class Distribution(Section):
     balance_tolerance: Count | None = None
     hosts: Hosts = Hosts(min=1, max=1)
     groups: Groups = 1
+    group_hosts: Annotated[tuple[str, ...], Field(strict=False)] = ()
     sync_interval: Count = 100
     sync_wait_s: Annotated[float, Field(gt=0)] = 1.0
     sync_optimizer: bool = False
@@ -872,6 +930,11 @@ class Distribution(Section):
         """Most actors that one of a group's buffers has: their processes are shared out."""
         processes = math.ceil(self.actor_processes / self.buffer.num)
         return min(self.actor.num.max, processes * self.actors_per_process)
+
+    def placed(self, roles: Mapping[str, UserRoleSection]) -> dict[str, Placed]:
+        """Return the sections of all roles, by the names of the roles."""
+        built_in: dict[str, Placed] = {"learner": self.learner, "buffer": self.buffer, "actor": self.actor}
+        return built_in | ({} if self.inference is None else {"inference": self.inference}) | dict(roles)
 
     @property
     def cores_of_learners(self) -> int:

@@ -9,7 +9,8 @@ process.
 Groups take turns over the hosts, so that a group's traffic stays on its host as long as there are as many
 groups as hosts. With more hosts than groups, a group has several: its learner is on the first of them, and
 its actors are spread in blocks, by the cores that are left. So are several buffers, each with a block of the
-actors, and several processes of a user role.
+actors, and several processes of a user role. A config may name the hosts of groups and roles, and the cores
+that a role's processes share out on each host; other roles get the cores that are not named.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import chain, count, cycle, islice, product
 from typing import Final
@@ -354,9 +356,15 @@ def expected_hosts(config: JobConfig, present: Sequence[Host] = ()) -> tuple[Hos
         present: hosts that are there, the root's first; this one alone by default.
     """
     present = present or [this_host()]
-    taken = {host.name for host in present}
+    taken, distribution = {host.name for host in present}, config.distribution
+    hosts, named = distribution.hosts, list[str]()
+    if not hosts.varies:  # Hosts that are named and not there are those that will join.
+        placed = distribution.placed(config.roles).values()
+        patterns = dict.fromkeys(chain(distribution.group_hosts, *(section.hosts for section in placed)))
+        seats = [*taken, *(f"host-{number}" for number in range(hosts.max))]
+        named = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in seats)]
     names = (name for number in count(len(present)) if (name := f"host-{number}") not in taken)
-    others = islice(names, config.distribution.hosts.max - len(present))
+    others = islice(chain(named, names), hosts.max - len(present))
     return (*present, *(Host(name, present[0].cores) for name in others))
 
 
@@ -364,7 +372,8 @@ def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
     """Place every role of a job on hosts, the root's host first; on this host alone by default.
 
     Raises:
-        UsageError: a group would have no actor before further hosts join.
+        UsageError: a group would have no actor before further hosts join, or a host or core that the config
+            names is not there.
     """
     hosts = hosts or [this_host()]
     plan = _Planner(config, hosts).plan()
@@ -376,7 +385,8 @@ def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
             raise UsageError(
                 f"distribution.actor.num = {num} gives group {group} no actor on "
                 f"the first {several(len(first), 'host')} (distribution.hosts.min), where training begins: "
-                "more actors would be right"
+                + ("another actor.hosts" if config.distribution.actor.hosts else "more actors")
+                + " would be right"
             )
     return plan
 
@@ -397,29 +407,9 @@ def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:
         hosts: host of each rank, as many as the plan has processes.
 
     Raises:
-        UsageError: learners of one group are on different hosts.
+        UsageError: a core that the config names is not there.
     """
-    planner = _Planner(config, list(dict.fromkeys(hosts)))
-    plan = planner.plan(by_rank=hosts)
-    for group in plan.groups:
-        _check_learners(plan, group)
-    return plan
-
-
-def _check_learners(plan: Plan, group: int) -> None:
-    learners = [
-        process
-        for role in ("learner", "follower")
-        for process in plan.carrying(role)
-        if process.group == group
-    ]
-    first, *others = learners
-    for other in others:
-        if other.host != first.host:
-            raise UsageError(
-                f"rank {other.rank} ({other.title}) is on {other.host}, and its learner, rank {first.rank}, "
-                f"on {first.host}: they average gradients at every update, and must be on one host"
-            )
+    return _Planner(config, list(dict.fromkeys(hosts))).plan(by_rank=hosts)
 
 
 class _Planner:
@@ -432,18 +422,22 @@ class _Planner:
         self._shared = distribution.one_process
         parted = not (distribution.buffer.colocate or self._shared)
         self._buffers = distribution.buffer.num if parted else 0
-        self._learner_cores = distribution.learner.num * distribution.learner.cores
+        self._sections = distribution.placed(config.roles)
+        self._asked: Counter[tuple[int | None, str]] = Counter()
+        """Cores that the roles of a group, but for its actors, have of their own on a host."""
         self._processes: list[PlannedProcess] = []
         self._learners_on: Counter[str] = Counter()
         self._actors_on: Counter[str] = Counter()
-        groups = range(distribution.groups)
-        learners = Counter(self._hosts_of(group)[0] for group in groups)
-        buffers = Counter(host for group in groups for host in self._spread(group, self._buffers))
+        groups, named = range(distribution.groups), set[int]()
+        for section in self._sections.values():
+            named.update(section.core_list)
+        learners = Counter(host for group in groups for host in self._hosts_of_learners(group))
+        buffers = Counter(host for group in groups for host in self._spread("buffer", group, self._buffers))
         self._placements = {
             host.name: _Placement(
-                host.cores if distribution.pin_cores else (),
-                learners[host] * self._learner_cores,
-                buffers[host] * distribution.buffer.cores,
+                [core for core in host.cores if core not in named] if distribution.pin_cores else (),
+                0 if distribution.learner.core_list else learners[host] * distribution.learner.cores,
+                0 if distribution.buffer.core_list else buffers[host] * distribution.buffer.cores,
             )
             for host in hosts
         }
@@ -465,24 +459,92 @@ class _Planner:
             self._add(("evaluator",), None, self._hosts[0])
         transport = distribution.transport
         of_job = {name for name, section in self._config.roles.items() if section.per == "job"}
+        for role, section in self._sections.items():
+            if section.core_list:
+                self._share_out(role, section.core_list)
         edges = edges_of(self._config)
         names = frozenset({ROOT, EXAMINER} | of_job)
         return Plan(tuple(self._processes), transport.local, transport.remote, *edges, names)
 
     def _hosts_of(self, group: int) -> list[Host]:
         """Return the hosts of a group, its learner's first."""
-        groups, number = self._config.distribution.groups, len(self._hosts)
-        return list(self._hosts[group::groups]) or [self._hosts[group % number]]
+        distribution, number = self._config.distribution, len(self._hosts)
+        if names := distribution.group_hosts:
+            return self._named([names[group % len(names)]], self._hosts, "distribution.group_hosts")
+        return list(self._hosts[group :: distribution.groups]) or [self._hosts[group % number]]
 
-    def _spread(self, group: int, processes: int) -> list[Host]:
-        """Return the host of each of several processes of a role, such as a group's buffers."""
+    def _hosts_of_role(self, role: str, group: int) -> list[Host]:
+        """Return the hosts of a role: the group's among those that the config names, or else all of these."""
         mine = self._hosts_of(group)
+        if not (names := self._sections[role].hosts):
+            return mine
+        # Training begins with the first, and hosts that come later carry actors alone.
+        there = self._hosts if role == "actor" else self._hosts[: self._config.distribution.hosts.min]
+        named = self._named(names, there, f"{self._section_key(role)}.hosts")
+        return [host for host in mine if host in named] or named
+
+    def _named(self, patterns: Sequence[str], hosts: Sequence[Host], key: str) -> list[Host]:
+        """Return the hosts that have one of the names.
+
+        Raises:
+            UsageError: none has one of them.
+        """
+        names = {host.name: (host.name, f"host-{number}") for number, host in enumerate(self._hosts)}
+        found = [
+            host
+            for host in hosts
+            if any(fnmatchcase(name, pattern) for name in names[host.name] for pattern in patterns)
+        ]
+        if not found:
+            there = ", ".join(" = ".join(dict.fromkeys(names[host.name])) for host in hosts)
+            raise UsageError(
+                f"{key} names none of {several(len(hosts), 'host')} ({there}): {', '.join(patterns)}"
+            )
+        return found
+
+    def _section_key(self, role: str) -> str:
+        return f"roles.{role}" if role in self._config.roles else f"distribution.{role}"
+
+    def _hosts_of_learners(self, group: int) -> list[Host]:
+        """Return the host of each learner of a group: one for all, unless the config names several."""
+        if self._config.distribution.learner.hosts:
+            return self._spread("learner", group, self._config.distribution.learner.num)
+        return [self._hosts_of(group)[0]] * self._config.distribution.learner.num
+
+    def _spread(self, role: str, group: int, processes: int) -> list[Host]:
+        """Return the host of each of several processes of a role, such as a group's buffers."""
+        mine = self._hosts_of_role(role, group)
         return [mine[number * len(mine) // processes] for number in range(processes)]
+
+    def _share_out(self, role: str, cores: Sequence[int]) -> None:
+        """Pin a role's processes on each host to their shares of the cores that the config names.
+
+        Raises:
+            UsageError: a host does not have these cores.
+        """
+        learns = {"learner", "follower"}
+        carrying = [
+            process
+            for process in self._processes
+            if (learns & {*process.roles} if role == "learner" else {role} == {*process.roles})
+        ]
+        for host in self._hosts:
+            ranks = [process.rank for process in carrying if process.host == host.name]
+            missing = sorted({*cores} - {*host.cores})
+            if ranks and host.cores and missing:
+                raise UsageError(
+                    f"{self._section_key(role)}.cores names {several(len(missing), 'core')} that {host.name} "
+                    f"does not have, such as {missing[0]}: it has {', '.join(map(str, sorted(host.cores)))}"
+                )
+            for place, rank in enumerate(ranks):
+                first, end = (len(cores) * number // len(ranks) for number in (place, place + 1))
+                share = tuple(cores[first : max(end, first + 1)])
+                self._processes[rank] = replace(self._processes[rank], cores=share, threads=len(share))
 
     def _add_group(self, group: int, actors: tuple[int, ...]) -> None:
         distribution = self._config.distribution
-        home = self._hosts_of(group)[0]
-        for number, host in enumerate(self._spread(group, self._buffers)):
+        home, *others_of_learner = self._hosts_of_learners(group)
+        for number, host in enumerate(self._spread("buffer", group, self._buffers)):
             several = number if self._buffers > 1 else None
             self._add(("buffer",), group, host, distribution.buffer.cores, number=several)
         roles: tuple[str, ...] = ("learner",) if self._buffers else ("buffer", "learner")
@@ -491,15 +553,18 @@ class _Planner:
             roles = (*("actor",) * len(actors), *roles, *self._config.roles)
         self._add(roles, group, home, distribution.learner.cores, actors=actors if self._shared else ())
         if not self._shared:
-            for follower in range(1, distribution.learner.num):
-                self._add(("follower",), group, home, distribution.learner.cores, number=follower)
+            for follower, host in enumerate(others_of_learner, start=1):
+                self._add(("follower",), group, host, distribution.learner.cores, number=follower)
             others: dict[str, UserRoleSection | Inference] = {
                 name: role for name, role in self._config.roles.items() if role.per == "group" or group == 0
             }
             if distribution.inference is not None:
                 others[INFERENCE] = distribution.inference
             for name, section in others.items():
-                hosts = [home] * section.num if name == INFERENCE else self._spread(group, section.num)
+                if name == INFERENCE and not section.hosts:
+                    hosts = [home] * section.num
+                else:
+                    hosts = self._spread(name, group, section.num)
                 for number, host in enumerate(hosts):
                     several = number if section.num > 1 else None
                     self._add((name,), group, host, section.cores, number=several)
@@ -510,15 +575,9 @@ class _Planner:
 
     def _hosts_of_actors(self, group: int, number: int) -> list[Host]:
         """Spread a group's actors over its hosts in blocks, in proportion to the remaining cores."""
-        mine, inference = self._hosts_of(group), self._config.distribution.inference
-        taken = Counter({mine[0]: self._learner_cores})
-        if inference is not None:
-            taken[mine[0]] += inference.num * inference.cores
-        for host in self._spread(group, self._buffers):
-            taken[host] += self._config.distribution.buffer.cores
-        seats = self._config.distribution.hosts
-        least = int(seats.varies)  # A host that training begins with has an actor.
-        free = [max(len(host.cores) - taken[host], least) for host in mine]
+        mine = self._hosts_of_role("actor", group)
+        least = int(self._config.distribution.hosts.varies)  # A host that training begins with has an actor.
+        free = [max(len(host.cores) - self._asked[group, host.name], least) for host in mine]
         shares = _shares(number, free if any(free) else [1] * len(mine))
         return [host for host, share in zip(mine, shares, strict=True) for _ in range(share)]
 
@@ -534,6 +593,7 @@ class _Planner:
         rank = len(self._processes)
         if self._by_rank is not None:
             host = self._by_rank[rank]
+        self._asked[group, host.name] += cores
         placement = self._placements[host.name]
         learns = "learner" in roles or roles == ("follower",)
         take = placement.learner if learns else placement.buffer if roles == ("buffer",) else placement.actor

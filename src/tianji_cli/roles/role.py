@@ -31,10 +31,12 @@ class Role(ABC):
     Attributes:
         name: kind of the role, such as ``"actor"``.
         busy_s: seconds in turns and triggers that did something; ``run_in_turns`` counts them.
+        meeting: place where the learners of a group meet, at the first of them; else empty.
     """
 
     name: str
     busy_s: float = 0.0
+    meeting: str = ""
 
     @property
     def triggers(self) -> Sequence[Trigger]:
@@ -61,6 +63,9 @@ class Role(ABC):
     def finished(self) -> str | None:
         """The reason once this role ends the run; None before."""
         return None
+
+    def meet(self, place: str) -> None:  # noqa: B027 - only learners have connections of their own
+        """Connect with the other learners of the group, at the place that the first has opened."""
 
     def allow(self, fragments: int | None) -> None:  # noqa: B027 - only actors begin fragments
         """Limit the number of further fragments; None allows any number."""

@@ -22,6 +22,8 @@ class Membership:
         self._incarnations = dict.fromkeys(range(len(plan.processes)), 0)
         self._neighbours = plan.neighbours()
         self._addresses: dict[int, str] = {}
+        self._meetings: dict[int, str] = {}
+        """Place where a group's learners meet, by the rank of the first of them."""
         self._sent: dict[int, Mapping[int, str]] = {}
         self._changed = False
         self.sent_last: set[int] = set()
@@ -50,6 +52,8 @@ class Membership:
     def register(self, message: Register) -> None:
         """Record the address of a rank."""
         self._addresses[message.rank] = message.address
+        if message.meeting:
+            self._meetings[message.rank] = message.meeting
         self._changed = True
 
     def leave(self, ranks: Iterable[int]) -> None:
@@ -78,5 +82,7 @@ class Membership:
             known = {peer: addresses[peer] for peer in self._neighbours[rank] if peer in addresses}
             if self._sent.get(rank) != known:
                 self._sent[rank] = known
-                self._control.send(rank, Addresses(addresses=known))
+                learner = next(iter(self._meetings.keys() & {rank, *known}), None)
+                meeting = "" if learner is None else self._meetings[learner]
+                self._control.send(rank, Addresses(addresses=known, meeting=meeting))
         return addresses

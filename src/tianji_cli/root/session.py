@@ -169,7 +169,7 @@ def run_session(request: RunRequest) -> Result:
         rendezvous = Rendezvous(control, signals, telemetry, _welcome(request))
         stack.callback(rendezvous.dismiss)
         plan, nodes = _meet(request, control, rendezvous, telemetry)
-        _check_files_elsewhere(request, plan, nodes, telemetry)
+        _check_places(request, plan, nodes, telemetry)
         control.ranks = len(plan.processes)
         with _failures_to_start(run):
             production = stack.enter_context(_production_file(run, plan))
@@ -367,14 +367,19 @@ def _welcome(request: RunRequest) -> Welcome:
     )
 
 
-def _check_files_elsewhere(
-    request: RunRequest, plan: Plan, nodes: Mapping[int, Node], telemetry: Telemetry
-) -> None:
-    """Announce the hosts whose files end with the job; ranks of an MPI launcher count as sharing directories.
+def _check_places(request: RunRequest, plan: Plan, nodes: Mapping[int, Node], telemetry: Telemetry) -> None:
+    """Announce the hosts whose files end with the job, and those between which gradients go in plain.
+
+    Ranks of an MPI launcher count as sharing directories.
 
     Raises:
         RunFailed: a host needs checkpoints that it cannot reach.
     """
+    for group in plan.groups:
+        learners = plan.carrying("learner", group) + plan.carrying("follower", group)
+        if len(hosts := {one.host for one in learners}) > 1:
+            between = ", ".join(sorted(hosts))
+            telemetry.event(f"gradients of group {group} go over the network, unencrypted: {between}")
     cut_off = {plan.processes[rank].host for rank, node in nodes.items() if node.reaches_run is False}
     for place in files_elsewhere(plan, request.job):
         if place.host not in cut_off:

@@ -89,7 +89,8 @@ class PageReport(Message):
 class Register(Message):
     """A worker has built its endpoint and can be reached at ``address``.
 
-    The learner of group 0 adds the job's wiring, if the root is part of it.
+    The learner of group 0 adds the job's wiring, if the root is part of it; a learner that is not alone adds
+    the place where its group's learners meet.
     """
 
     kind: Literal["register"] = "register"
@@ -98,6 +99,7 @@ class Register(Message):
     pid: Natural
     address: str
     wiring: Wiring | None = None
+    meeting: str = ""
 
 
 class Report(Message):
@@ -315,10 +317,11 @@ class Answer(Message):
 
 
 class Addresses(Message):
-    """Addresses of the peers; sent again when one was restarted."""
+    """Addresses of the peers, and where the group's learners meet; sent again when a peer was restarted."""
 
     kind: Literal["addresses"] = "addresses"
     addresses: dict[int, str]
+    meeting: str = ""
 
 
 class PeerLost(Message):

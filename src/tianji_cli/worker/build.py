@@ -61,6 +61,7 @@ from tianji_cli.roles.learner.parallel.scatter import (
 )
 from tianji_cli.roles.role import Role
 from tianji_cli.roles.user_role import RoleContext, UserRole, find_user_role
+from tianji_cli.wire.address import LOOPBACK
 from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.worker.builder import Builder
 from tianji_cli.worker.channels import lends_rollouts, rollout_shards, window_of_all
@@ -92,7 +93,7 @@ def build_roles(builder: Builder, transport: Transport, counters: ProductionFile
         elif name == "follower":
             embryo = builder.trained_embryo()
             shards = follower_source(builder, transport, embryo)
-            built.append(Follower(embryo, shards, _connect_learners(builder)))
+            built.append(Follower(embryo, shards, _all_reduce_group(builder)))
         elif name == EXAMINER:
             built.append(examiner(builder, transport))
         else:
@@ -166,7 +167,11 @@ def _learner(builder: Builder, transport: Transport, buffer: Buffer | None) -> L
         source, rounds = replay_source(builder, transport, buffer)
     else:
         source, rounds = rollout_source(builder, transport, embryo, buffer)
-    leader = Leader(embryo, rounds, _connect_learners(builder)) if rounds else None
+    leader = None
+    if rounds:
+        all_reduce = _all_reduce_group(builder)
+        file = builder.job.directory / f"all_reduce-{builder.job.id}-{builder.group}"
+        leader = Leader(embryo, rounds, all_reduce, all_reduce.open(file))
     return Learner(
         embryo,
         source,
@@ -435,11 +440,15 @@ def _episodes(builder: Builder) -> Episodes:
     return episodes
 
 
-def _connect_learners(builder: Builder) -> AllReduceGroup:
-    """Connect with the other learners of the group, which do so at the same time."""
-    store = builder.job.directory / f"all_reduce-{builder.job.id}-{builder.group}"
-    number = builder.config.distribution.learner.num
-    return AllReduceGroup(store, builder.process.number or 0, number, builder.device)
+def _all_reduce_group(builder: Builder) -> AllReduceGroup:
+    """Build a learner's part in the all-reduce of its group."""
+    hosts = {process.host for role in ("learner", "follower") for process in builder.carrying(role)}
+    return AllReduceGroup(
+        builder.process.number or 0,
+        builder.config.distribution.learner.num,
+        builder.device,
+        LOOPBACK if len(hosts) == 1 else builder.job.interface,
+    )
 
 
 def _average(builder: Builder, transport: Transport, embryo: Embryo) -> GroupAverage | None:

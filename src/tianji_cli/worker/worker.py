@@ -176,6 +176,7 @@ def _work(job: Job, own: Begin, handler: WorkerControl, control: ControlClient, 
                 incarnation=own.incarnation,
                 pid=os.getpid(),
                 address=transport.address,
+                meeting=next((role.meeting for role in roles if role.meeting), ""),
                 wiring=_wiring_for_root(process, transport),
             )
         )
@@ -425,6 +426,8 @@ SAVE_LIMIT_S: Final = 20
 
 def _tell(role: Role, message: FromRoot) -> None:
     match message:
+        case Addresses() if message.meeting:
+            role.meet(message.meeting)
         case PeerLost():
             role.peer_lost(message.rank, message.counts_from)
         case Attending():

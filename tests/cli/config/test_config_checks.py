@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.config.loader import load_config
+from tianji_cli.config.loader import dump_config, load_config, parse_config
 from tianji_cli.errors import ConfigError
 
 CONFIG = """
@@ -257,3 +257,30 @@ def test_whether_one_s_own_agent_or_environment_goes_with_the_other_is_left_to_t
     own_environment = ['environment.type="cli.skirmish:SkirmishFactory"', 'environment.id=""']
     assert load_config(path, own_environment).agent.type == "ppo"
     load_config(path, [*TEAM, 'agent.type="cli.skirmish:Recruit"'])
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "why"),
+    [
+        (["actor.cores='1'", "pin_cores=false"], "actor.cores", "not tied to cores"),
+        (["buffer.cores='1'"], "buffer.cores", "in the learner's process"),
+        (["buffer.hosts=['a']"], "buffer.hosts", "in the learner's process"),
+        (["transport='inproc'", "actor.cores='1'"], "actor.cores", "all roles of a group in one process"),
+        (["transport='mpi'", "group_hosts=['a']"], "group_hosts", "an MPI launcher places the ranks"),
+        (["actor.cores='9-2'"], "actor.cores", "neither a number nor a list of cores"),
+        (["actor.hosts='a'"], "actor.hosts", "it should be"),
+    ],
+)
+def test_a_place_that_a_role_cannot_have_is_refused(settings: list[str], key: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"distribution\.{key}: .*{why}"):
+        load_config("configs/ppo_cartpole.toml", [f"distribution.{setting}" for setting in settings])
+
+
+def test_named_cores_are_written_as_they_were_and_tie_processes_to_them() -> None:
+    settings = ["actor.num=2", "actor.cores='2-3,5-6'", "learner.hosts=['a*']"]
+    job = load_config("configs/ppo_cartpole.toml", [f"distribution.{setting}" for setting in settings])
+    distribution = job.distribution
+    assert (distribution.actor.cores, distribution.actor.core_list) == (2, (2, 3, 5, 6))
+    assert distribution.pin_cores
+    assert parse_config(dump_config(job)) == job
+    assert 'cores = "2,3,5,6"' in dump_config(job)

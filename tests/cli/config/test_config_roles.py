@@ -158,7 +158,7 @@ def test_a_config_without_roles_says_nothing_of_them(place: Path) -> None:
         (
             TAPE + "zzz = 5",
             "roles.tape.zzz",
-            "the keys here are: cores, max_mb, names, num, per, reads, receives, type",
+            "the keys here are: cores, hosts, max_mb, names, num, per, reads, receives, type",
         ),
         (TAPE + 'max_mb = "5"', "roles.tape.max_mb", r"it should be a whole number \(without quotes\)"),
         (TAPE + 'reads = ["polici"]', "roles.tape.reads[0]", "did you mean 'policy'"),

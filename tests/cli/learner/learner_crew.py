@@ -252,7 +252,9 @@ class Crew:
 
     def _meet(self, number: int) -> AllReduceGroup:
         store = self._directory / f"all_reduce-{self._number}"
-        return AllReduceGroup(store, number, len(self.embryos), timeout_s=PATIENCE_S)
+        met = AllReduceGroup(number, len(self.embryos), timeout_s=PATIENCE_S)
+        met.meet(str(store))
+        return met
 
     def _build_learner(self) -> None:
         builder, end, embryo = self.builder, self._ends[self._rank], self.embryos[0]

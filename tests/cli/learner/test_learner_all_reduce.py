@@ -19,14 +19,22 @@ from tianji_cli.roles.learner.parallel.all_reduce import (
     LostPeerError,
     _Digest,
 )
+from tianji_cli.wire.address import LOOPBACK
 from tianji_transports.zmq.door import borrowed, listening
 
 
-def in_step(store: Path, number: int, act: Callable[[AllReduceGroup], Any]) -> list[Any]:
+def in_step(
+    store: Path, number: int, act: Callable[[AllReduceGroup], Any], interface: str = LOOPBACK
+) -> list[Any]:
     """Let so many learners act; gives the result of each, None of one that was killed."""
+    place = FORK.Queue()
 
     def run(index: int, pipe: Any) -> None:
-        all_reduce = AllReduceGroup(store, index, number, timeout_s=PATIENCE_S)
+        all_reduce = AllReduceGroup(index, number, interface=interface, timeout_s=PATIENCE_S)
+        if opened := all_reduce.open(store):
+            for _ in range(number):
+                place.put(opened)  # As the root passes it on.
+        all_reduce.meet(place.get())
         pipe.send([act(all_reduce)])
         all_reduce.close()
 
@@ -59,24 +67,29 @@ def test_sums_have_the_same_bits_for_all_and_are_in_the_order_of_the_learners(tm
     assert list(tmp_path.iterdir()) == [], "what they met by is gone"
 
 
-def test_once_the_learners_have_met_nobody_else_gets_a_connection(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("interface", "ports"), [(LOOPBACK, [1, 1]), ("127.0.0.2", [2, 1])])
+def test_once_the_learners_have_met_nobody_else_gets_a_connection(
+    tmp_path: Path, interface: str, ports: list[int]
+) -> None:
+    """On several hosts the first has a port, too, at which they have met."""
     of_others = listening()  # What this process has from other tests, or from its parent.
 
     def act(all_reduce: AllReduceGroup) -> tuple[int, float]:
-        ports = []
+        open_ports = []
         for descriptor in listening() - of_others:
             with borrowed(descriptor) as listener:
-                ports.append(listener.getsockname()[1])
-        for port in ports:
+                open_ports.append(listener.getsockname()[1])
+        for port in open_ports:
             with socket.socket() as stranger:
                 stranger.settimeout(0.5)
                 with pytest.raises(TimeoutError):
-                    stranger.connect(("127.0.0.1", port))
+                    stranger.connect((interface, port))
         total = torch.ones(1)
         all_reduce.add_up(total)
-        return len(ports), float(total)
+        return len(open_ports), float(total)
 
-    assert in_step(tmp_path / "store", 2, act) == [(1, 2.0), (1, 2.0)]
+    assert in_step(tmp_path / "store", 2, act, interface) == [(number, 2.0) for number in ports]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_all_learners_get_the_tensors_of_the_first(tmp_path: Path) -> None:
@@ -158,4 +171,4 @@ def test_when_one_learner_leaves_all_others_hear_of_it_from_their_connections(
 
 def test_learners_that_do_not_come_are_named_as_the_problem(tmp_path: Path) -> None:
     with pytest.raises(LostPeerError, match=r"the 2 learners of the group have not met within 0\.5 s"):
-        AllReduceGroup(tmp_path / "store", 0, 2, timeout_s=0.5)
+        AllReduceGroup(0, 2, timeout_s=0.5).meet(str(tmp_path / "store"))

@@ -11,7 +11,7 @@ from tianji_algos.settings import NoSettings
 from tianji_cli.config.schema import ChannelSection, Component, Graph, JobConfig, UserRoleSection
 from tianji_cli.errors import UsageError
 from tianji_cli.plan.graph import ChannelSize
-from tianji_cli.plan.plan import Host, Plan, make_plan, plan_for_ranks
+from tianji_cli.plan.plan import Host, Plan, expected_hosts, make_plan, plan_for_ranks
 
 
 def config(
@@ -349,9 +349,80 @@ def test_the_learners_of_all_groups_on_a_host_have_a_gpu_each() -> None:
     assert make_plan(config(device="cuda"), [Host("a")]).carrying("learner")[0].device == "cuda"
 
 
-def test_ranks_that_part_the_learners_of_a_group_are_refused() -> None:
+def test_ranks_may_part_the_learners_of_a_group() -> None:
     job = config(learner={"num": 2}, eval_episodes=0)
     here, there = Host("a"), Host("b")
-    assert plan_for_ranks(job, [here, here, here, there]).carrying("follower")[0].host == "a"
-    with pytest.raises(UsageError, match=r"rank 2 \(follower 1 \(group 0\)\) is on b.*must be on one host"):
-        plan_for_ranks(job, [here, here, there, there])
+    assert plan_for_ranks(job, [here, here, there, there]).carrying("follower")[0].host == "b"
+
+
+def places(plan: Plan, role: str) -> list[tuple[str, tuple[int, ...]]]:
+    return [(process.host, process.cores) for process in plan.carrying(role)]
+
+
+THREE = on(("a", 4), ("b1", 4), ("b2", 4))
+
+
+@pytest.mark.parametrize("names", [["b*"], ["b1", "host-2"], ["host-[12]"]])
+def test_actors_go_to_the_hosts_that_are_named_by_themselves_or_by_their_seats(names: list[str]) -> None:
+    plan = make_plan(config(actor={"num": 4, "hosts": names}, hosts=3), THREE)
+    assert [host for host, _ in places(plan, "actor")] == ["b1", "b1", "b2", "b2"]
+    assert plan.carrying("learner")[0].host == "a"
+
+
+def test_learners_stay_on_one_host_unless_the_config_names_several() -> None:
+    assert hosts(make_plan(config(hosts=3, learner={"num": 3}), THREE))[:4] == ["a"] * 4
+    plan = make_plan(config(hosts=3, learner={"num": 3, "hosts": ["*"]}), THREE)
+    assert [plan.carrying("learner")[0].host, *(host for host, _ in places(plan, "follower"))] == [
+        *("a", "b1", "b2")
+    ]
+
+
+def test_groups_take_turns_over_the_names_of_hosts() -> None:
+    job = config(actors=2, hosts=3, groups=3, group_hosts=["b*", "a"])
+    plan = make_plan(job, THREE)
+    assert [plan.carrying("learner", group)[0].host for group in range(3)] == ["b1", "a", "b1"]
+    assert {process.host for process in plan.carrying("actor", 0)} == {"b1", "b2"}
+    # The hosts of a role need not be among those of its group.
+    learners = config(hosts=3, groups=2, group_hosts=["b1", "b2"], learner={"hosts": ["a", "b2"]})
+    assert [process.host for process in make_plan(learners, THREE).carrying("learner")] == ["a", "b2"]
+
+
+def test_a_name_that_no_host_has_is_refused_with_the_names_that_there_are() -> None:
+    with pytest.raises(UsageError, match=r"^distribution\.actor\.hosts names none of 3 hosts \(a = host-0"):
+        make_plan(config(hosts=3, actor={"hosts": ["c*"]}), THREE)
+    with pytest.raises(UsageError, match=r"^distribution\.group_hosts names none of .*: c"):
+        make_plan(config(hosts=3, group_hosts=["c"]), THREE)
+
+
+def test_hosts_that_are_named_and_not_there_are_planned_as_those_that_will_join() -> None:
+    job = config(actors=3, hosts=3, actor={"num": 3, "hosts": ["b*", "a", "c"]})
+    expected = expected_hosts(job, on(("a", 4)))
+    assert [host.name for host in expected] == ["a", "b*", "c"]
+    assert [host for host, _ in places(make_plan(job, expected), "actor")] == ["a", "b*", "c"]
+
+
+def test_only_hosts_that_are_there_from_the_start_learn() -> None:
+    seats = {"min": 2, "max": 3}
+    plan = make_plan(config(actors=3, hosts=seats, learner={"num": 2, "hosts": ["*"]}), THREE)
+    assert hosts(plan)[1:3] == ["a", "b1"]
+    with pytest.raises(UsageError, match="names none of 2 hosts"):
+        make_plan(config(actors=3, hosts=seats, learner={"hosts": ["b2"]}), THREE)
+
+
+def test_named_cores_are_shared_out_on_each_host_and_others_are_left_to_other_roles() -> None:
+    job = config(learner={"cores": "4-7"}, actor={"num": 3, "cores": "1-3,8-10"})
+    plan = make_plan(job, on(("a", 12)))
+    assert places(plan, "learner") == [("a", (4, 5, 6, 7))]
+    assert places(plan, "actor") == [("a", (1, 2)), ("a", (3, 8)), ("a", (9, 10))]
+    assert [process.threads for process in plan.processes] == [1, 4, 2, 2, 2, 1]
+    # More processes than cores: each has one, in turn. A role without names has what is left.
+    plan = make_plan(config(actor={"num": 4, "cores": "0-1"}), on(("a", 4)))
+    assert places(plan, "actor") == [("a", (0,)), ("a", (0,)), ("a", (1,)), ("a", (1,))]
+    assert places(plan, "learner") == [("a", (2,))]
+
+
+def test_cores_that_a_host_does_not_have_are_refused_with_those_that_it_has() -> None:
+    job = config(actor={"cores": "2-9"})
+    with pytest.raises(UsageError, match=r"^distribution\.actor\.cores names 6 cores that a does not have"):
+        make_plan(job, on(("a", 4)))
+    assert places(make_plan(job, [Host("a")]), "actor") == [("a", tuple(range(2, 10)))], "unknown cores"

@@ -131,6 +131,7 @@ class Learner(Role):
         self._average = average
         self._member = member
         self._leader = leader
+        self.meeting = leader.meeting if leader is not None else ""
         self._groups = groups
         earlier = progress.env_steps if job_env_steps is None else job_env_steps
         self._before = earlier - progress.env_steps * groups
@@ -221,6 +222,11 @@ class Learner(Role):
         self._saved = self._reached
         self._wants_checkpoint = False
         return True
+
+    def meet(self, place: str) -> None:
+        """Connect with the followers."""
+        if self._leader is not None:
+            self._leader.meet(place)
 
     def wind_down(self) -> None:
         """Make no more updates, but go on counting the episodes of later fragments.

@@ -4,10 +4,14 @@ For tensors in host memory the first learner adds up all gradients, in the order
 the sum back: two messages one after the other. This takes half as long as gloo's own reduction of a small
 network's gradient, and no longer with a large one's. On GPUs NCCL adds up; this code follows NCCL's
 documentation and has not been run, because there was no machine with a GPU for each learner.
+
+Learners on one host meet by a file, and speak over loopback. Learners on several meet by a TCP store of the
+first, whose address the root passes on; neither the store nor gloo encrypts or asks for a key.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -21,9 +25,10 @@ from torch import distributed
 
 from tianji_algos.core import AllReduce
 from tianji_cli.errors import TianjiError
+from tianji_cli.wire.address import LOOPBACK
 from tianji_transports.zmq.door import keep_out, listening
 
-LOOPBACK: Final = "127.0.0.1"
+TCP: Final = "tcp://"
 FIRST: Final = 0
 """Index of the learner that adds up, and whose parameters the others take over."""
 
@@ -55,46 +60,87 @@ class AllReduceGroup(AllReduce):
     its connections between two updates.
 
     Args:
-        store: new file by which the learners find each other; removed as soon as they have.
         index: index of this learner.
         number: number of learners.
         device: device of this learner.
+        interface: address of this host for the others; loopback if all are on one.
         timeout_s: seconds that a learner waits for the others.
 
     Attributes:
         lost: the error, once another learner is gone.
-
-    Raises:
-        LostPeerError: the others have not come in time.
     """
 
     def __init__(
-        self, store: Path, index: int, number: int, device: str = "cpu", timeout_s: float = 120.0
+        self,
+        index: int,
+        number: int,
+        device: str = "cpu",
+        interface: str = LOOPBACK,
+        timeout_s: float = 120.0,
     ) -> None:
         self.index = index
         self.number = number
         self.lost: LostPeerError | None = None
+        self._device = device
+        self._interface = interface
+        self._timeout_s = timeout_s
+        self._store: Any | None = None
+        self._door: int | None = None
+        """Descriptor at which the first learner's store listens."""
+        self._group: Any | None = None
+        self._devices: Any | None = None
         self._lost_at = 0.0
         self._sums = _Received(number - 1)
         self._digest = _Digest()
         self._present = torch.zeros(1)
+
+    def open(self, file: Path) -> str:
+        """Open the place where the learners meet: a new file, or a port of the first learner's host.
+
+        Returns:
+            The place for ``meet``; empty from all learners but the first.
+        """
+        if self.index != FIRST:
+            return ""
+        if self._interface == LOOPBACK:
+            return str(file)
+        with socket.create_server((self._interface, 0)) as server:
+            port = server.getsockname()[1]
+            self._door = server.detach()
+        self._store = _C10D.TCPStore(
+            self._interface, port, is_master=True, wait_for_workers=False, master_listen_fd=self._door
+        )
+        return f"{TCP}{self._interface}:{port}"
+
+    def meet(self, place: str) -> None:
+        """Connect with the other learners, which do so at the same time; only the first call does.
+
+        Raises:
+            LostPeerError: the others have not come in time.
+        """
+        if self._group is not None or self.lost is not None:
+            return
+        index, number, timeout_s = self.index, self.number, self._timeout_s
         try:
-            found = _C10D.FileStore(str(store), number)
-            found.set_timeout(timedelta(seconds=timeout_s))
-            self._group: Any | None = _gloo(found, index, number, timeout_s)
-            self._devices = _nccl(found, index, number, device)
+            store = self._store or _store_at(place, number)
+            store.set_timeout(timedelta(seconds=timeout_s))
+            self._group = _gloo(store, index, number, self._interface, timeout_s)
+            self._devices = _nccl(store, index, number, self._device)
             if self._devices is not None:
                 # NCCL connects when it is first used, by the store.
-                first = torch.ones(1, device=device)
+                first = torch.ones(1, device=self._device)
                 self._devices.allreduce([first]).wait()
                 first.cpu()
         except RuntimeError as cause:  # Torch raises this for all failures, time-outs included.
             raise LostPeerError(
-                f"the {number} learners of the group have not met within {timeout_s:g} s ({store})"
+                f"the {number} learners of the group have not met within {timeout_s:g} s ({place})"
             ) from cause
         self.add_up(torch.ones(1))
-        if index == FIRST:
-            store.unlink(missing_ok=True)
+        if self._door is not None:
+            keep_out(self._door)  # The connections hold the store, which holds the port.
+        elif index == FIRST:
+            Path(place).unlink(missing_ok=True)
+        self._store = None
 
     def add_up(self, values: torch.Tensor) -> None:
         """Replace contiguous ``values``, in place, by their sum over all learners: the same bits for each.
@@ -241,15 +287,23 @@ class _Digest:
         return int(np.uint64(total).astype(np.int64))
 
 
-def _gloo(store: Any, index: int, number: int, timeout_s: float) -> Any:
-    """Connect the learners, which are all on this host, over loopback, and admit no other process.
+def _store_at(place: str, number: int) -> Any:
+    """Open the store where the learners meet."""
+    if not place.startswith(TCP):
+        return _C10D.FileStore(place, number)
+    host, _, port = place.removeprefix(TCP).rpartition(":")
+    return _C10D.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+
+
+def _gloo(store: Any, index: int, number: int, interface: str, timeout_s: float) -> Any:
+    """Connect the learners, and admit no other process from then on.
 
     gloo ends the process when strangers have taken its last descriptor.
     """
     gloo = _C10D.ProcessGroupGloo
     before = listening()
     options = gloo._Options()
-    options._devices = [gloo.create_device(hostname=LOOPBACK)]
+    options._devices = [gloo.create_device(hostname=interface)]
     options._timeout = timedelta(seconds=timeout_s)
     options._threads = 1
     group = gloo(store, index, number, options)

@@ -230,6 +230,10 @@ class Follower(Role):
         except LostPeerError:
             return False
 
+    def meet(self, place: str) -> None:
+        """Connect with the other learners of the group."""
+        self._all_reduce.meet(place)
+
     def wind_down(self) -> None:
         """Accept from here on that the learner leaves."""
         self._winding_down = True

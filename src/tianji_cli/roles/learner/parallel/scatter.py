@@ -289,12 +289,16 @@ Rounds = RolloutRounds | ScatteringReplayClient
 class Leader:
     """Begins each update with the followers, and compares parameters with theirs once a version.
 
+    Args:
+        meeting: place where the learners meet.
+
     Attributes:
         synchronise: the next round begins with the learner's parameters, which an average has replaced.
     """
 
-    def __init__(self, embryo: Embryo, rounds: Rounds, all_reduce: AllReduceGroup) -> None:
+    def __init__(self, embryo: Embryo, rounds: Rounds, all_reduce: AllReduceGroup, meeting: str = "") -> None:
         self.synchronise = False
+        self.meeting = meeting
         self._embryo = embryo
         self._rounds = rounds
         self._all_reduce = all_reduce
@@ -302,6 +306,10 @@ class Leader:
         self._checked: int | None = None
         self._parameters = np.empty(embryo.model.parameter_count, np.float32)
         embryo.join(all_reduce)
+
+    def meet(self, place: str) -> None:
+        """Connect with the followers."""
+        self._all_reduce.meet(place)
 
     def await_news(self) -> None:
         """See ``AllReduceGroup.await_news``."""
