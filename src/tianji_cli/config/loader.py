@@ -63,6 +63,13 @@ PLAIN: Final[dict[str, type[BaseModel]]] = {
 OPTIONAL: Final[dict[str, type[BaseModel]]] = {"population": Population}
 """Sections that a config may leave out."""
 
+
+def build_validators() -> None:
+    """Build the validators of the sections that every config has, so that forked processes share them."""
+    for model in (*PLAIN.values(), UserRoleSection, JobConfig):
+        model.model_rebuild(force=True)
+
+
 FEW_CORES: Final = 4
 """Up to this number of cores, one actor more than the learners leave cores for pays: it adds a third, a
 quarter, ... of what the other actors make, and takes less from a learner that waits."""

@@ -499,6 +499,13 @@ _FROM_FORK_SERVER: TypeAdapter[FromForkServer] = TypeAdapter(
 )
 
 
+def build_worker_validators() -> None:
+    """Build what every worker reads and writes messages with, so that forked workers share it."""
+    _FROM_ROOT.rebuild(force=True)
+    for model in (Register, Report, Stopped):
+        model.model_rebuild(force=True)
+
+
 class MalformedMessageError(Exception):
     """Bytes on the control channel are no message of its protocol."""
 
