@@ -6,7 +6,7 @@ DQN trains on a CartPole whose step waits half a second (``environment.step_ms``
 a step takes time, but no core. The last host is killed in mid-training, and joins again. Prints
 - start: seconds from the command until all actors have begun;
 - private, all: private memory of an actor, and RAM of all processes together (MB, of 1e6 bytes);
-- root, learner: share of a core that each takes while the job trains;
+- root, learner: share of a core that each takes while the job trains, and its open files;
 - wire: bytes a second that an actor of another host costs the network, of samples, parameters and reports;
 - lost, again: seconds until the root gives a killed host up, and from its second `tianji join` until all of
   its actors are there again;
@@ -141,6 +141,7 @@ def measure(options: argparse.Namespace, names: list[str], place: Path) -> dict[
         for what, one, before_s in zip(("root", "learner"), busy, cpu_s, strict=True):
             row[f"{what}_share"] = (sum(one.cpu_times()[:2]) - before_s) / (time.monotonic() - at)
         row["wire"] = (wire_bytes(last) - sent) / (time.monotonic() - at) / there
+        row |= {f"{what}_files": one.num_fds() for what, one in zip(("root", "learner"), busy, strict=True)}
         some = [memory_mb(one.pid)[0] for one in processes(last, "tianji: actor")[:50]]
         row["private_mb"] = statistics.median(some)
         row["all_mb"] = sum(memory_mb(one.pid)[1] for name in names for one in processes(name, ""))

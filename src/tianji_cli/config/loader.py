@@ -66,7 +66,8 @@ OPTIONAL: Final[dict[str, type[BaseModel]]] = {"population": Population}
 
 def build_validators() -> None:
     """Build the validators of the sections that every config has, so that forked processes share them."""
-    for model in (*PLAIN.values(), UserRoleSection, JobConfig):
+    models: tuple[type[BaseModel], ...] = (*PLAIN.values(), UserRoleSection, JobConfig)
+    for model in models:
         model.model_rebuild(force=True)
 
 
