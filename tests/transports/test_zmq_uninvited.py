@@ -219,6 +219,29 @@ def test_a_flood_of_joins_has_a_value_published_once(connect: Connect, receiver:
     assert 1 <= published < 300
 
 
+def test_a_reader_that_has_had_a_value_does_not_have_the_next_one_sent_twice(
+    connect: Connect, receiver: ZmqTransport
+) -> None:
+    """It asks for what is on its way: with hundreds of readers all would get all again and again."""
+    receiver.publish("p", memoryview(b"value"), 3)
+    reader = connect(receiver, 1, zmq.SUB)
+    reader.subscribe(b"")
+    stranger = connect(receiver)
+    new, had = (Header(RIGHT, Kind.JOIN, 0, 1, 9, number, 0) for number in (0, 4))
+    verbs.until(receiver, lambda: [stranger.send(control_frame(new)), reader.poll(20)][1] or None)
+    while reader.poll(50):
+        reader.recv()
+    receiver.publish("p", memoryview(b"later"), 4)
+    reader.recv()
+    for _ in range(10):
+        stranger.send(control_frame(had))
+        receiver.wait(0.01)
+    assert not reader.poll(50)
+    # One that really lacks it gets it a while later.
+    verbs.until(receiver, lambda: [stranger.send(control_frame(had)), reader.poll(20)][1] or None)
+    assert bytes(reader.recv()).endswith(b"later")
+
+
 def test_nobody_but_its_receiver_gives_a_sender_credit(connect: Connect, receiver: ZmqTransport) -> None:
     with ZmqTransport(WIRING, 1) as sender:
         sender.connect({0: receiver.address})

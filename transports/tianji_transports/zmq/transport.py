@@ -66,7 +66,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         # ZMQ's own frame costs more than a small copy.
         self._copies = max(received, default=0) < SHARED_BYTES
         self._values: dict[int, bytearray] = {}
-        self._again_at: dict[int, float] = {}
+        self._sent_at: dict[int, float] = {}
         written = [index for index, slot in enumerate(wiring.slots) if slot.writer == rank]
         self._sockets = Sockets(wiring, rank, self._session, self.options, written)
         try:
@@ -274,6 +274,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         nbytes = payload.nbytes
         write_header(value, (self._digest, Kind.VALUE, index, self.rank, self._session, version + 1, nbytes))
         value[LINE:] = payload
+        self._sent_at[index] = time.monotonic()
         self._sockets.publishers[index].send(value, NOBLOCK)
 
     def _joined(self, header: Header) -> str | None:
@@ -285,9 +286,11 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         value, now = self._values.get(index), time.monotonic()
         if value is None or self._versions[self.wiring.slots[index].name] < header.number:
             return None
-        # All readers get it at once; one that still lacks it asks again.
-        if now >= self._again_at.get(index, 0.0):
-            self._again_at[index] = now + JOIN_FIRST_S / 2
+        # All readers get it at once. One that has had a value is subscribed: the newest is on its way, and
+        # with hundreds of readers still takes a while. One that lacks it then asks again.
+        pause_s = AGAIN_S if header.number else JOIN_FIRST_S / 2
+        if now >= self._sent_at.get(index, -math.inf) + pause_s:
+            self._sent_at[index] = now
             publisher.send(value, NOBLOCK)
         return None
 
