@@ -308,9 +308,13 @@ def _for_hosts(tree: Tree, hosts: str | None, cpus_per_node: int | None) -> JobC
     if hosts is not None:
         tree.assign(("distribution", "hosts"), _range_of(hosts), "--hosts")
     distribution = tree.values.setdefault("distribution", {})
-    if isinstance(distribution, dict):
-        distribution.setdefault("pin_cores", False)  # Others may be on the same node.
-    return resolve(tree, cpus_per_node)
+    unset = isinstance(distribution, dict) and "pin_cores" not in distribution
+    job = resolve(tree, cpus_per_node)
+    if unset and not job.distribution.names_cores(job.roles):  # Others may be on the same node.
+        job = job.model_copy(
+            update={"distribution": job.distribution.model_copy(update={"pin_cores": False})}
+        )
+    return job
 
 
 def _range_of(text: str) -> dict[str, int]:

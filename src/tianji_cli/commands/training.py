@@ -296,7 +296,7 @@ def _run(request: RunRequest, trace_s: float | None, json_to: str | None) -> int
         graph = request.job.graph
         if (graph.channels or graph.slots) and request.job.experiment.plots:
             try:
-                _draw(make_plan(request.job), request.run.plots / "graph.svg")
+                _draw(make_plan(request.job, expected_hosts(request.job)), request.run.plots / "graph.svg")
             except UsageError as cause:  # The training is worth more.
                 say(str(cause))
         goes_on = _goes_on(result.summary, request.job, request.run)
@@ -501,6 +501,10 @@ def _below_table(plan: Plan, job: JobConfig) -> Iterator[str]:
     for slot in plan.slots:
         yield f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest"
     hosts = job.distribution.hosts
+    here, *others = dict.fromkeys(process.host for process in plan.processes)
+    if others:
+        more = f" and {len(others) - MAX_ROWS} more" if len(others) > MAX_ROWS else ""
+        yield f"taken: {here}; empty until a host joins: {', '.join(others[:MAX_ROWS])}{more}"
     if hosts.varies:
         begins = "this host" if hosts.min == 1 else f"{hosts.min} hosts"
         yield f"training begins on {begins}; {several(hosts.max - hosts.min, 'more host')} may come and go"

@@ -23,6 +23,7 @@ from tianji_cli.config.schema import (
     Hosts,
     JobConfig,
     PeriodicEvaluation,
+    Placed,
     Population,
     Transport,
     UserRoleSection,
@@ -135,6 +136,10 @@ class _ForEditors(GenerateJsonSchema):
                 value.update(some[0] if len(some) == 1 else {"anyOf": some})
             if key in about:
                 value["description"] = about[key]
+        if issubclass(model, Placed):
+            cores = made["properties"]["cores"]
+            number = {name: cores.pop(name) for name in [*cores] if name not in {"default", "description"}}
+            cores["anyOf"] = [number, {"type": "string"}]
         return {"anyOf": [_IN_PLACE[model], made]} if model in _IN_PLACE else made
 
 

@@ -205,16 +205,17 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
         free = of_group if cores <= FEW_CORES else of_group - others
         if actor.core_list:
             free = len(actor.core_list) * distribution.hosts.max // distribution.groups
-        most = free // actor.cores * distribution.actors_per_process
+        most = free // (1 if actor.core_list else actor.cores) * distribution.actors_per_process
         least = distribution.buffer.num * distribution.actors_per_process
         usual = min(max(least, min(most, _most_usual_actors(found))), MAX_PROCESSES)
         first = min(max(usual, actor.num.min), actor.num.max)
         num = Actors(min=usual, max=usual) if unset else actor.num.model_copy(update={"first": first})
         distribution = distribution.model_copy(update={"actor": actor.model_copy(update={"num": num})})
+    actor = distribution.actor.with_cores_each(distribution.actor_processes)
+    distribution = distribution.model_copy(update={"actor": actor})
     if "pin_cores" not in distribution.model_fields_set:
         wanted = others + distribution.actor_processes * actor.cores
-        names_cores = any(section.core_list for section in distribution.placed(roles).values())
-        pins = names_cores or (wanted <= of_group and pins_by_default())
+        pins = distribution.names_cores(roles) or (wanted <= of_group and pins_by_default())
         distribution = distribution.model_copy(update={"pin_cores": pins})
     return distribution
 

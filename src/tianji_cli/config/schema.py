@@ -564,7 +564,10 @@ class Placed(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _from_core_list(cls, value: object, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """Read a list of cores; ``cores`` is then what each process has of it on a host that has all."""
+        """Read a list of cores; ``cores`` is then what each process has of it on a host that has all.
+
+        That of an actor is known with their number, which the loader chooses where a config does not say it.
+        """
         if not isinstance(value, dict) or not isinstance(value.get("cores"), str):
             return read(value)
         try:
@@ -574,12 +577,19 @@ class Placed(Section):
             wrong = InitErrorDetails(type=type_, loc=("cores",), input=value["cores"])
             raise ValidationError.from_exception_data(cls.__name__, [wrong]) from refused
         made = read(value | {"cores": 1})
-        num = getattr(made, "num", 1) if "num" in value else len(named)
-        made = made.model_copy(
-            update={"cores": max(1, len(named) // (num if isinstance(num, int) else num.max))}
-        )
         made._core_list = named
-        return made
+        return made.with_cores_each(made.processes)
+
+    @property
+    def processes(self) -> int:
+        """Processes of a group that carry the role."""
+        return 1
+
+    def with_cores_each(self, processes: int) -> Self:
+        """Return the section with ``cores`` of each of so many processes, if it names a list."""
+        if not self._core_list:
+            return self
+        return self.model_copy(update={"cores": max(1, len(self._core_list) // processes)})
 
     @model_serializer(mode="wrap")
     def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -602,6 +612,11 @@ class Learner(Placed):
     num: Learners = 1
     cores: Annotated[Cores, Field(ge=1)] = 1
 
+    @property
+    def processes(self) -> int:
+        """Learners of a group."""
+        return self.num
+
 
 ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
 
@@ -622,6 +637,11 @@ class UserRoleSection(Component, Placed):
     receives: Annotated[tuple[Literal["fragments"], ...], Field(strict=False)] = ()
     reads: Annotated[tuple[Literal["policy"], ...], Field(strict=False)] = ()
     cores: Cores = 0
+
+    @property
+    def processes(self) -> int:
+        """Processes of a group that carry the role."""
+        return self.num
 
     @property
     def cores_of_all(self) -> int:
@@ -761,6 +781,11 @@ class Inference(Placed):
     max_batch: Count | None = None
     max_wait_ms: Annotated[float, Field(ge=0, le=1000)] = 0.0
 
+    @property
+    def processes(self) -> int:
+        """Processes of a group."""
+        return self.num
+
 
 SAMPLERS: Final = Plugins(
     "sampler",
@@ -839,6 +864,11 @@ class Buffer(Placed):
     tables: Annotated[dict[str, Table], OfReplay("a rollout has actors' samples alone; leave it out")] = (
         Field(default={})
     )
+
+    @property
+    def processes(self) -> int:
+        """Processes of a group, with ``colocate = false``."""
+        return self.num
 
     @property
     def has_priorities(self) -> bool:
@@ -930,6 +960,10 @@ class Distribution(Section):
         """Most actors that one of a group's buffers has: their processes are shared out."""
         processes = math.ceil(self.actor_processes / self.buffer.num)
         return min(self.actor.num.max, processes * self.actors_per_process)
+
+    def names_cores(self, roles: Mapping[str, UserRoleSection]) -> bool:
+        """Whether any role's cores are named."""
+        return any(section.core_list for section in self.placed(roles).values())
 
     def placed(self, roles: Mapping[str, UserRoleSection]) -> dict[str, Placed]:
         """Return the sections of all roles, by the names of the roles."""

@@ -16,6 +16,7 @@ import atexit
 import ctypes
 import gc
 import importlib
+import io
 import os
 import select
 import signal
@@ -287,14 +288,15 @@ def _end(status: int) -> NoReturn:
     with suppress(Interruption):  # See ``leave_threads``.
         threading._shutdown()  # type: ignore[attr-defined]  # What the interpreter calls first at its end.
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
+    # The interpreter would close the files of user code; those of the server are frozen.
+    for stream in (sys.stdout, sys.stderr, *gc.get_objects()):
+        if isinstance(stream, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
+            with suppress(OSError, ValueError):  # The disk is full, or the file is closed.
+                stream.flush()
     library = ctypes.CDLL(None)
     library.fflush(None)
-    with suppress(AttributeError):  # A C library without it, such as macOS's.
-        library.quick_exit(status)
-    sys.exit(status)
+    library.quick_exit(status)
+    raise AssertionError("it does not return")
 
 
 def main() -> None:

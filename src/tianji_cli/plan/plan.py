@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, count, cycle, islice, product
 from typing import Final
 
@@ -56,10 +56,12 @@ class Host:
     Attributes:
         name: unique in the job.
         cores: logical CPUs to pin to; empty leaves the scheduler alone.
+        is_there: False for one that may join, whose cores are those of the root's host until then.
     """
 
     name: str
     cores: tuple[int, ...] = ()
+    is_there: bool = True
 
 
 @dataclass(frozen=True)
@@ -356,16 +358,28 @@ def expected_hosts(config: JobConfig, present: Sequence[Host] = ()) -> tuple[Hos
         present: hosts that are there, the root's first; this one alone by default.
     """
     present = present or [this_host()]
-    taken, distribution = {host.name for host in present}, config.distribution
-    hosts, named = distribution.hosts, list[str]()
-    if not hosts.varies:  # Hosts that are named and not there are those that will join.
-        placed = distribution.placed(config.roles).values()
-        patterns = dict.fromkeys(chain(distribution.group_hosts, *(section.hosts for section in placed)))
-        seats = [*taken, *(f"host-{number}" for number in range(hosts.max))]
-        named = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in seats)]
-    names = (name for number in count(len(present)) if (name := f"host-{number}") not in taken)
+    taken, hosts = {host.name for host in present}, config.distribution.hosts
+    # Hosts that are named and not there are those that will join, if training waits for them.
+    named = list(islice(_named_elsewhere(config, taken), max(0, hosts.min - len(present))))
+    names = (name for number in count(len(present) + len(named)) if (name := f"host-{number}") not in taken)
     others = islice(chain(named, names), hosts.max - len(present))
-    return (*present, *(Host(name, present[0].cores) for name in others))
+    return (*present, *(Host(name, present[0].cores, is_there=False) for name in others))
+
+
+def _named_elsewhere(config: JobConfig, taken: Set[str]) -> Iterator[str]:
+    """Yield the names of hosts in a config that no host in ``taken`` has, those that are whole first."""
+    sections = config.distribution.placed(config.roles).values()
+    patterns = dict.fromkeys(chain(config.distribution.group_hosts, *(section.hosts for section in sections)))
+    known = [*taken]
+    for pattern in sorted(patterns, key=lambda pattern: any(sign in pattern for sign in "*?[")):
+        if not (_is_seat(pattern) or any(fnmatchcase(name, pattern) for name in known)):
+            known.append(pattern)
+            yield pattern
+
+
+def _is_seat(pattern: str) -> bool:
+    """Whether a name of hosts is that of seats, such as ``host-1``, whoever sits there."""
+    return pattern.startswith("host-")
 
 
 def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
@@ -407,8 +421,12 @@ def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:
         hosts: host of each rank, as many as the plan has processes.
 
     Raises:
-        UsageError: a core that the config names is not there.
+        UsageError: a core that the config names is not there, or it names hosts, which the launcher chooses.
     """
+    for role, section in config.distribution.placed(config.roles).items():
+        if section.hosts or config.distribution.group_hosts:
+            key = "group_hosts" if config.distribution.group_hosts else f"hosts of {role}"
+            raise UsageError(f"an MPI launcher places the ranks, and the config names {key}: leave that out")
     return _Planner(config, list(dict.fromkeys(hosts))).plan(by_rank=hosts)
 
 
@@ -428,14 +446,23 @@ class _Planner:
         self._processes: list[PlannedProcess] = []
         self._learners_on: Counter[str] = Counter()
         self._actors_on: Counter[str] = Counter()
-        groups, named = range(distribution.groups), set[int]()
-        for section in self._sections.values():
-            named.update(section.core_list)
+        groups = range(distribution.groups)
+        self._seats = {host.name: f"host-{number}" for number, host in enumerate(hosts)}
+        self._first = hosts[: distribution.hosts.min] if distribution.hosts.varies else hosts
+        """Hosts that training begins with; those that come later carry actors alone."""
+        named: dict[str, set[int]] = {host.name: set() for host in hosts}
+        for (role, section), group in product(self._sections.items(), groups):
+            if section.core_list:
+                there = self._hosts_of_learners if role == "learner" else partial(self._hosts_of_role, role)
+                for host in there(group):
+                    named[host.name].update(section.core_list)
         learners = Counter(host for group in groups for host in self._hosts_of_learners(group))
         buffers = Counter(host for group in groups for host in self._spread("buffer", group, self._buffers))
         self._placements = {
             host.name: _Placement(
-                [core for core in host.cores if core not in named] if distribution.pin_cores else (),
+                [core for core in host.cores if core not in named[host.name]]
+                if distribution.pin_cores
+                else (),
                 0 if distribution.learner.core_list else learners[host] * distribution.learner.cores,
                 0 if distribution.buffer.core_list else buffers[host] * distribution.buffer.cores,
             )
@@ -468,39 +495,47 @@ class _Planner:
 
     def _hosts_of(self, group: int) -> list[Host]:
         """Return the hosts of a group, its learner's first."""
-        distribution, number = self._config.distribution, len(self._hosts)
-        if names := distribution.group_hosts:
-            return self._named([names[group % len(names)]], self._hosts, "distribution.group_hosts")
-        return list(self._hosts[group :: distribution.groups]) or [self._hosts[group % number]]
+        groups, number = self._config.distribution.groups, len(self._hosts)
+        if names := self._config.distribution.group_hosts:
+            mine = self._named([names[group % len(names)]], "distribution.group_hosts")
+            turn = group // len(names) % len(mine)
+            return mine[turn:] + mine[:turn]
+        return list(self._hosts[group::groups]) or [self._hosts[group % number]]
 
     def _hosts_of_role(self, role: str, group: int) -> list[Host]:
-        """Return the hosts of a role: the group's among those that the config names, or else all of these."""
-        mine = self._hosts_of(group)
-        if not (names := self._sections[role].hosts):
-            return mine
-        # Training begins with the first, and hosts that come later carry actors alone.
-        there = self._hosts if role == "actor" else self._hosts[: self._config.distribution.hosts.min]
-        named = self._named(names, there, f"{self._section_key(role)}.hosts")
-        return [host for host in mine if host in named] or named
+        """Return the hosts of a role: the group's among those that the config names, or else all of these.
 
-    def _named(self, patterns: Sequence[str], hosts: Sequence[Host], key: str) -> list[Host]:
+        Raises:
+            UsageError: there is none, or none that training begins with.
+        """
+        mine, key = self._hosts_of(group), f"{self._section_key(role)}.hosts"
+        if names := self._sections[role].hosts:
+            named = self._named(names, key)
+            mine = [host for host in mine if host in named] or named
+        if role != "actor" and not (mine := [host for host in mine if host in self._first]):
+            why = f"training begins with {several(len(self._first), 'host')} (distribution.hosts.min)"
+            raise UsageError(
+                f"{key}, or distribution.group_hosts, puts {role} on hosts that may not come: {why}"
+            )
+        return mine
+
+    def _named(self, patterns: Sequence[str], key: str) -> list[Host]:
         """Return the hosts that have one of the names.
 
         Raises:
-            UsageError: none has one of them.
+            UsageError: no host has one of them.
         """
-        names = {host.name: (host.name, f"host-{number}") for number, host in enumerate(self._hosts)}
-        found = [
-            host
-            for host in hosts
-            if any(fnmatchcase(name, pattern) for name in names[host.name] for pattern in patterns)
-        ]
-        if not found:
-            there = ", ".join(" = ".join(dict.fromkeys(names[host.name])) for host in hosts)
+
+        def names(pattern: str, host: Host) -> bool:
+            return fnmatchcase(self._seats[host.name] if _is_seat(pattern) else host.name, pattern)
+
+        wrong = [one for one in patterns if not any(names(one, host) for host in self._hosts)]
+        if wrong:
+            there = ", ".join(" = ".join(dict.fromkeys(one)) for one in self._seats.items())
             raise UsageError(
-                f"{key} names none of {several(len(hosts), 'host')} ({there}): {', '.join(patterns)}"
+                f"{key}: {', '.join(wrong)} is none of {several(len(self._hosts), 'host')} ({there})"
             )
-        return found
+        return [host for host in self._hosts if any(names(pattern, host) for pattern in patterns)]
 
     def _section_key(self, role: str) -> str:
         return f"roles.{role}" if role in self._config.roles else f"distribution.{role}"
@@ -509,11 +544,13 @@ class _Planner:
         """Return the host of each learner of a group: one for all, unless the config names several."""
         if self._config.distribution.learner.hosts:
             return self._spread("learner", group, self._config.distribution.learner.num)
-        return [self._hosts_of(group)[0]] * self._config.distribution.learner.num
+        return [self._hosts_of_role("learner", group)[0]] * self._config.distribution.learner.num
 
     def _spread(self, role: str, group: int, processes: int) -> list[Host]:
         """Return the host of each of several processes of a role, such as a group's buffers."""
         mine = self._hosts_of_role(role, group)
+        if role == "buffer" and processes == 1 and not self._sections[role].hosts:
+            mine = self._hosts_of_learners(group)[:1]  # Every batch goes from one to the other.
         return [mine[number * len(mine) // processes] for number in range(processes)]
 
     def _share_out(self, role: str, cores: Sequence[int]) -> None:
@@ -531,7 +568,7 @@ class _Planner:
         for host in self._hosts:
             ranks = [process.rank for process in carrying if process.host == host.name]
             missing = sorted({*cores} - {*host.cores})
-            if ranks and host.cores and missing:
+            if ranks and host.is_there and host.cores and missing:
                 raise UsageError(
                     f"{self._section_key(role)}.cores names {several(len(missing), 'core')} that {host.name} "
                     f"does not have, such as {missing[0]}: it has {', '.join(map(str, sorted(host.cores)))}"

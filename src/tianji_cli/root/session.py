@@ -346,6 +346,11 @@ def _meet(
         telemetry.event(f"waiting for {wanted}{also}: {join}" if missing else f"{wanted}: {join}")
     joined = rendezvous.hosts(hosts.min - 1, hosts.max - 1) if hosts.min > 1 else []
     plan = make_plan(job, expected_hosts(job, [here, *(node.host for node in joined)]))
+    placed = {process.host for process in plan.processes}
+    for node in joined:
+        if node.host.name not in placed:
+            telemetry.event(f"{node.host.name} leaves again: the config places nothing there")
+            node.end_job()
     return plan, _node_of_each(plan, {here.name: request.node, **{node.host.name: node for node in joined}})
 
 
@@ -381,15 +386,19 @@ def _check_places(request: RunRequest, plan: Plan, nodes: Mapping[int, Node], te
             between = ", ".join(sorted(hosts))
             telemetry.event(f"gradients of group {group} go over the network, unencrypted: {between}")
     cut_off = {plan.processes[rank].host for rank, node in nodes.items() if node.reaches_run is False}
+    run, goes_on = request.run.path.absolute(), request.resumed or request.job.experiment.init_from
+    share = f"and cannot reach {run}: share it between the hosts, under the same path"
+    for follower in plan.carrying("follower"):
+        if goes_on and follower.host in cut_off:
+            raise RunFailed(
+                f"{follower.host} is to go on with what group {follower.group} has learnt {share}"
+            )
     for place in files_elsewhere(plan, request.job):
         if place.host not in cut_off:
             continue
-        if place.learns and (request.resumed or request.job.experiment.init_from):
-            run, does = request.run.path.absolute(), "go on with" if request.resumed else "begin"
-            raise RunFailed(
-                f"{place.host} is to {does} group {place.group} and cannot reach {run}: "
-                "share it between the hosts, under the same path"
-            )
+        if place.learns and (goes_on or place.group == 0):
+            does = "go on with" if request.resumed else "begin" if goes_on else "keep the checkpoints of"
+            raise RunFailed(f"{place.host} is to {does} group {place.group} {share}")
         telemetry.event(
             f"{place.host} cannot reach the run directory: {place.what} stay there and are removed when the "
             "job is over"

@@ -120,7 +120,7 @@ class Campaign:
     """
 
     def __init__(self, cores: Collection[int], each: int) -> None:
-        all_cores = sorted(cores)
+        all_cores = list(cores)
         self.at_once = max(1, len(all_cores) // each)
         bounds = [number * len(all_cores) // self.at_once for number in range(self.at_once + 1)]
         self._free = [all_cores[first:end] for first, end in pairwise(bounds)]

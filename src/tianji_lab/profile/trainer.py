@@ -38,6 +38,8 @@ PATIENCE_S: Final = 120.0
 SLOW: Final = "training.warmup_steps, training.rollout_steps or distribution.actor.send_size may be smaller"
 TO_MEASURE: Final = (
     "distribution.hosts=1",
+    "distribution.group_hosts=[]",
+    *(f"distribution.{role}.hosts=[]" for role in ("actor", "learner", "buffer")),
     "experiment.stop={ wall_s = 1e6 }",
     "experiment.thresholds=[]",
     "experiment.track=[]",

@@ -284,3 +284,25 @@ def test_named_cores_are_written_as_they_were_and_tie_processes_to_them() -> Non
     assert distribution.pin_cores
     assert parse_config(dump_config(job)) == job
     assert 'cores = "2,3,5,6"' in dump_config(job)
+
+
+@pytest.mark.parametrize(
+    ("settings", "section", "each"),
+    [
+        (["learner.cores='0-3'"], "learner", 4),
+        (["learner.cores='0-3'", "learner.num=2"], "learner", 2),
+        (["buffer.cores='0-3'", "buffer.colocate=false"], "buffer", 4),
+        (["inference={cores='0-1'}"], "inference", 2),
+        (["actor.cores='0-1'", "actor.num=4"], "actor", 1),
+    ],
+)
+def test_a_list_of_cores_is_read_as_it_was_written(settings: list[str], section: str, each: int) -> None:
+    job = load_config("configs/dqn_cartpole.toml", [f"distribution.{setting}" for setting in settings])
+    assert parse_config(dump_config(job)) == job
+    assert getattr(job.distribution, section).cores == each
+
+
+def test_as_many_actors_share_a_list_of_cores_as_it_has_unless_the_config_says_how_many() -> None:
+    job = load_config("configs/ppo_cartpole.toml", ["distribution.actor.cores='0-1'"])
+    assert job.distribution.actor.cores == max(1, 2 // job.distribution.actor.num.max)
+    assert parse_config(dump_config(job)) == job

@@ -132,11 +132,14 @@ def test_keys_of_a_role_are_inherited_one_by_one_and_another_type_begins_anew(pl
 
 def test_a_dump_with_roles_loads_as_the_same_config(place: Path, tmp_path: Path) -> None:
     config = loaded(
-        place, TAPE + 'names = ["x"]\n[roles.plain]\ntype = "tape_roles:Plain"\nreads = ["policy"]\n'
+        place,
+        TAPE
+        + 'names = ["x"]\ncores = "0-1"\nhosts = ["a"]\n[roles.plain]\ntype = "tape_roles:Plain"\nreads = ["policy"]\n',
     )
     (tmp_path / "config.toml").write_text(dump_config(config))
     assert load_config(str(tmp_path / "config.toml")) == config
     assert list(config.roles) == ["tape", "plain"]
+    assert (config.roles["tape"].core_list, config.roles["tape"].hosts) == ((0, 1), ("a",))
 
 
 def test_a_config_without_roles_says_nothing_of_them(place: Path) -> None:

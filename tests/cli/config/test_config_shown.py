@@ -121,6 +121,7 @@ def test_the_schema_says_what_keys_mean_and_knows_no_null() -> None:
     assert stop == {"type": "number", "description": "mean return of the last 100 training episodes."}
     (ppo,) = [one for one in made["properties"]["training"]["anyOf"] if one.get("title") == "ppo"]
     assert ppo["properties"]["gae_lambda"]["description"].startswith("of generalised advantage estimation")
+    assert {"type": "string"} in made["$defs"]["Actor"]["properties"]["cores"]["anyOf"], "a list of cores"
     assert ppo["properties"]["gamma"]["description"]  # A key of the class that PPO's settings derive from.
     assert '"null"' not in json.dumps(made)
 

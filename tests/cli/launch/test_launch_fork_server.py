@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,12 +69,16 @@ if pid := server._fork(print):
 weakref.finalize(own, print, "the worker's")
 atexit.register(print, "at its end")
 print("not flushed yet", end="; ")
+kept = open("kept", "w")
+kept.write("written")
 _end(3)
 """
 
 
-def test_a_forked_process_ends_with_its_own_exit_handlers_and_status() -> None:
-    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=False)
+def test_a_forked_process_ends_with_its_own_exit_handlers_files_and_status(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENDS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (tmp_path / "kept").read_text() == "written"
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "not flushed yet; at its end",

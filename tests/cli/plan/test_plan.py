@@ -380,7 +380,7 @@ def test_learners_stay_on_one_host_unless_the_config_names_several() -> None:
 def test_groups_take_turns_over_the_names_of_hosts() -> None:
     job = config(actors=2, hosts=3, groups=3, group_hosts=["b*", "a"])
     plan = make_plan(job, THREE)
-    assert [plan.carrying("learner", group)[0].host for group in range(3)] == ["b1", "a", "b1"]
+    assert [plan.carrying("learner", group)[0].host for group in range(3)] == ["b1", "a", "b2"]
     assert {process.host for process in plan.carrying("actor", 0)} == {"b1", "b2"}
     # The hosts of a role need not be among those of its group.
     learners = config(hosts=3, groups=2, group_hosts=["b1", "b2"], learner={"hosts": ["a", "b2"]})
@@ -388,25 +388,28 @@ def test_groups_take_turns_over_the_names_of_hosts() -> None:
 
 
 def test_a_name_that_no_host_has_is_refused_with_the_names_that_there_are() -> None:
-    with pytest.raises(UsageError, match=r"^distribution\.actor\.hosts names none of 3 hosts \(a = host-0"):
-        make_plan(config(hosts=3, actor={"hosts": ["c*"]}), THREE)
-    with pytest.raises(UsageError, match=r"^distribution\.group_hosts names none of .*: c"):
+    with pytest.raises(
+        UsageError, match=r"^distribution\.actor\.hosts: c\* is none of 3 hosts \(a = host-0, b1"
+    ):
+        make_plan(config(hosts=3, actor={"hosts": ["b1", "c*"]}), THREE)
+    with pytest.raises(UsageError, match=r"^distribution\.group_hosts: c is none of "):
         make_plan(config(hosts=3, group_hosts=["c"]), THREE)
 
 
 def test_hosts_that_are_named_and_not_there_are_planned_as_those_that_will_join() -> None:
     job = config(actors=3, hosts=3, actor={"num": 3, "hosts": ["b*", "a", "c"]})
     expected = expected_hosts(job, on(("a", 4)))
-    assert [host.name for host in expected] == ["a", "b*", "c"]
-    assert [host for host, _ in places(make_plan(job, expected), "actor")] == ["a", "b*", "c"]
+    assert [host.name for host in expected] == ["a", "c", "b*"], "whole names first"
+    assert [host for host, _ in places(make_plan(job, expected), "actor")] == ["a", "c", "b*"]
 
 
 def test_only_hosts_that_are_there_from_the_start_learn() -> None:
     seats = {"min": 2, "max": 3}
     plan = make_plan(config(actors=3, hosts=seats, learner={"num": 2, "hosts": ["*"]}), THREE)
     assert hosts(plan)[1:3] == ["a", "b1"]
-    with pytest.raises(UsageError, match="names none of 2 hosts"):
-        make_plan(config(actors=3, hosts=seats, learner={"hosts": ["b2"]}), THREE)
+    for late in ({"learner": {"hosts": ["b2"]}}, {"group_hosts": ["b2"]}):
+        with pytest.raises(UsageError, match="puts learner on hosts that may not come"):
+            make_plan(config(actors=3, hosts=seats, **late), THREE)
 
 
 def test_named_cores_are_shared_out_on_each_host_and_others_are_left_to_other_roles() -> None:
@@ -426,3 +429,41 @@ def test_cores_that_a_host_does_not_have_are_refused_with_those_that_it_has() ->
     with pytest.raises(UsageError, match=r"^distribution\.actor\.cores names 6 cores that a does not have"):
         make_plan(job, on(("a", 4)))
     assert places(make_plan(job, [Host("a")]), "actor") == [("a", tuple(range(2, 10)))], "unknown cores"
+    later = config(hosts=2, actor={"cores": "2-9", "hosts": ["b"]})
+    plan = make_plan(later, expected_hosts(later, on(("a", 2))))
+    assert places(plan, "actor") == [("b", tuple(range(2, 10)))], "a host that has not joined yet"
+
+
+def test_names_of_hosts_are_no_names_of_seats() -> None:
+    job = config(hosts=3, actor={"num": 2, "hosts": ["h*"]})
+    plan = make_plan(job, on(("a", 4), ("h1", 4), ("h2", 4)))
+    assert [host for host, _ in places(plan, "actor")] == ["h1", "h2"]
+
+
+def test_of_names_that_overlap_the_whole_one_is_planned_as_a_host_and_numbers_go_on_behind() -> None:
+    job = config(actors=3, hosts=4, learner={"hosts": ["gpu*"]}, buffer={"hosts": ["gpu1"]})
+    assert [host.name for host in expected_hosts(job, on(("a", 4)))] == ["a", "gpu1", "host-2", "host-3"]
+    varies = config(actors=3, hosts={"min": 2, "max": 3}, actor={"num": 3, "hosts": ["cpu1"]})
+    assert [host.name for host in expected_hosts(varies, on(("a", 4)))] == ["a", "cpu1", "host-2"]
+
+
+def test_cores_are_kept_for_a_role_only_where_it_is() -> None:
+    job = config(hosts=2, actor={"num": 2, "hosts": ["b"], "cores": "0-3"}, learner={"cores": 4})
+    plan = make_plan(job, on(("a", 8), ("b", 8)))
+    assert places(plan, "learner") == [("a", (0, 1, 2, 3))]
+
+
+def test_a_buffer_apart_is_where_its_learner_is() -> None:
+    job = config(hosts=2, buffer={"colocate": False}, learner={"hosts": ["b"]})
+    plan = make_plan(job, on(("a", 4), ("b", 4)))
+    assert [host for host, _ in places(plan, "buffer")] == ["b"]
+
+
+def test_groups_of_one_name_take_turns_over_its_hosts() -> None:
+    plan = make_plan(config(actors=2, hosts=3, groups=2, group_hosts=["b*"]), THREE)
+    assert [host for host, _ in places(plan, "learner")] == ["b1", "b2"]
+
+
+def test_names_of_hosts_are_refused_where_a_launcher_places_the_ranks() -> None:
+    with pytest.raises(UsageError, match="the config names hosts of actor: leave that out"):
+        plan_for_ranks(config(actor={"hosts": ["a"]}, eval_episodes=0), [Host("a")] * 3)

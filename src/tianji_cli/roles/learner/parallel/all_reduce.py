@@ -89,6 +89,7 @@ class AllReduceGroup(AllReduce):
         """Descriptor at which the first learner's store listens."""
         self._group: Any | None = None
         self._devices: Any | None = None
+        self._met = False
         self._lost_at = 0.0
         self._sums = _Received(number - 1)
         self._digest = _Digest()
@@ -118,11 +119,12 @@ class AllReduceGroup(AllReduce):
         Raises:
             LostPeerError: the others have not come in time.
         """
-        if self._group is not None or self.lost is not None:
+        if self._met:
             return
+        self._met = True
         index, number, timeout_s = self.index, self.number, self._timeout_s
         try:
-            store = self._store or _store_at(place, number)
+            store = self._store or _store_at(place, number, timedelta(seconds=timeout_s))
             store.set_timeout(timedelta(seconds=timeout_s))
             self._group = _gloo(store, index, number, self._interface, timeout_s)
             self._devices = _nccl(store, index, number, self._device)
@@ -132,8 +134,9 @@ class AllReduceGroup(AllReduce):
                 self._devices.allreduce([first]).wait()
                 first.cpu()
         except RuntimeError as cause:  # Torch raises this for all failures, time-outs included.
+            why = str(cause).partition("\n")[0]
             raise LostPeerError(
-                f"the {number} learners of the group have not met within {timeout_s:g} s ({place})"
+                f"the {number} learners of the group have not met within {timeout_s:g} s ({place}): {why}"
             ) from cause
         self.add_up(torch.ones(1))
         if self._door is not None:
@@ -202,6 +205,7 @@ class AllReduceGroup(AllReduce):
 
     def close(self) -> None:
         """Close the connections; a learner that still waits for this one notices."""
+        self._met = True
         self._group = self._devices = None
 
     def _exchange(self, exchange: Callable[[torch.Tensor], None], values: torch.Tensor) -> None:
@@ -287,12 +291,12 @@ class _Digest:
         return int(np.uint64(total).astype(np.int64))
 
 
-def _store_at(place: str, number: int) -> Any:
+def _store_at(place: str, number: int, timeout: timedelta) -> Any:
     """Open the store where the learners meet."""
     if not place.startswith(TCP):
         return _C10D.FileStore(place, number)
     host, _, port = place.removeprefix(TCP).rpartition(":")
-    return _C10D.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    return _C10D.TCPStore(host, int(port), timeout=timeout, wait_for_workers=False)
 
 
 def _gloo(store: Any, index: int, number: int, interface: str, timeout_s: float) -> Any:
