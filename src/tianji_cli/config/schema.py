@@ -70,7 +70,8 @@ Learners = Annotated[Count, at_most(1024, "each keeps a connection to every othe
 MOST_HOSTS: Final = 4096
 HostCount = Annotated[Count, at_most(MOST_HOSTS, "the root is connected to each")]
 Environments = Annotated[Count, at_most(1_000_000, "each actor builds all of them, and steps them in turn")]
-Cores = Annotated[Natural, at_most(4096, "each is a thread, and no host has so many cores")]
+MOST_CORES: Final = 4096
+Cores = Annotated[Natural, at_most(MOST_CORES, "each is a thread, and no host has so many cores")]
 
 
 def _check_is_a_device(device: str) -> str:
@@ -1280,6 +1281,11 @@ class JobConfig(Section):
         settings = self.training.settings
         assert isinstance(settings, OnPolicySettings), "checks refuses any other"
         return settings.rollout_steps // self.fragment_steps
+
+    @property
+    def cores_beside_others(self) -> int:
+        """Cores of a training beside others like it; where cores are named, more than any host has."""
+        return MOST_CORES + 1 if self.distribution.names_cores(self.roles) else self.cores
 
     @property
     def window(self) -> int:

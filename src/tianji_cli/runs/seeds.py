@@ -64,7 +64,7 @@ class Seeds:
         An interruption ends the trainings after a checkpoint each, and is raised again here.
         """
         waiting = list(self.members)
-        with Campaign(usable_cores(), job.cores) as campaign:
+        with Campaign(usable_cores(), job.cores_beside_others) as campaign:
             while waiting or campaign.running:
                 while waiting and campaign.has_room:
                     seed = waiting.pop(0)

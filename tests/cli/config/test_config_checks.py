@@ -8,6 +8,7 @@ import pytest
 
 from tianji_cli.config.loader import dump_config, load_config, parse_config
 from tianji_cli.errors import ConfigError
+from tianji_cli.runs.campaign import Campaign
 
 CONFIG = """
 [experiment]
@@ -284,6 +285,7 @@ def test_named_cores_are_written_as_they_were_and_tie_processes_to_them() -> Non
     assert distribution.pin_cores
     assert parse_config(dump_config(job)) == job
     assert 'cores = "2,3,5,6"' in dump_config(job)
+    assert Campaign(range(64), job.cores_beside_others).at_once == 1, "each wants the same cores"
 
 
 @pytest.mark.parametrize(

@@ -131,11 +131,8 @@ def test_keys_of_a_role_are_inherited_one_by_one_and_another_type_begins_anew(pl
 
 
 def test_a_dump_with_roles_loads_as_the_same_config(place: Path, tmp_path: Path) -> None:
-    config = loaded(
-        place,
-        TAPE
-        + 'names = ["x"]\ncores = "0-1"\nhosts = ["a"]\n[roles.plain]\ntype = "tape_roles:Plain"\nreads = ["policy"]\n',
-    )
+    tape = TAPE + 'names = ["x"]\ncores = "0-1"\nhosts = ["a"]\n'
+    config = loaded(place, tape + '[roles.plain]\ntype = "tape_roles:Plain"\nreads = ["policy"]\n')
     (tmp_path / "config.toml").write_text(dump_config(config))
     assert load_config(str(tmp_path / "config.toml")) == config
     assert list(config.roles) == ["tape", "plain"]

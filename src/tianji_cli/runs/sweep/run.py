@@ -95,7 +95,7 @@ class Sweeper:
             lease = Lease(self._directory.workers)
         try:
             lease.clear()
-            with Campaign(usable_cores(), self._plan.job.cores) as campaign:
+            with Campaign(usable_cores(), self._plan.job.cores_beside_others) as campaign:
                 while True:
                     lease.keep()
                     self._start(campaign, lease)
