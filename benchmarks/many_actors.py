@@ -1,4 +1,4 @@
-"""Measures a job with many actors on one host: DQN on a CartPole whose step sleeps half a second.
+"""Measures a job with many actors on one host: DQN on a CartPole whose step waits half a second.
 
 python benchmarks/many_actors.py [--actors 8 64 250 1000] [--seconds 60] [--json PATH]
 
@@ -26,40 +26,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import psutil
 
-STEP_S = 0.5
+STEP_MS = 500
 TIANJI = Path(sys.executable).with_name("tianji")
 MB = 1e6
 LATE_S = {True: 3.0, False: 10.0}
 """Maximum seconds of Ctrl-C during a start: with fewer than 1,000 actors (True), and with more (False)."""
 
 
-class Sleeping(gymnasium.Env):
-    """CartPole whose step sleeps, as with a remote simulator: a step takes time, but no core."""
-
-    def __init__(self) -> None:
-        self._inner = gymnasium.make("CartPole-v1")
-        self.observation_space, self.action_space = self._inner.observation_space, self._inner.action_space
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self._inner.reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> Any:
-        time.sleep(STEP_S)
-        return self._inner.step(action)
-
-
 def start(actors: int, seconds: float, out: str) -> subprocess.Popen[bytes]:
     """Start a job in a new session, so that a signal reaches only its processes."""
     settings = {
-        "experiment.extensions": json.dumps([str(Path(__file__).resolve().parent)]),
         "experiment.stop": f"{{ wall_s = {seconds:g} }}",
         "experiment.evaluation": "false",
         "experiment.eval_episodes": "0",
-        "environment.type": '"many_actors:Sleeping"',
-        "environment.id": '""',
+        "environment.step_ms": str(STEP_MS),
         "environment.num_envs": "1",
         "training.warmup_steps": "512",
         "distribution.pin_cores": "false",

@@ -30,9 +30,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
-from many_actors import TIANJI, memory_mb, until
+from many_actors import STEP_MS, TIANJI, memory_mb, until
 
-STEP_MS: Final = 500
 PREFIX: Final = "tianji-many-"
 ROOT: Final = "10.78.0.1"
 ADDRESS: Final = f"tcp://{ROOT}:5555"

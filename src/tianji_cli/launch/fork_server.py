@@ -290,7 +290,8 @@ def _end(status: int) -> NoReturn:
     atexit._run_exitfuncs()
     # The interpreter would close the files of user code; those of the server are frozen.
     for stream in (sys.stdout, sys.stderr, *gc.get_objects()):
-        if isinstance(stream, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
+        # Not isinstance(): that asks a proxy for the class of what it stands for, which may be gone.
+        if issubclass(type(stream), io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
             with suppress(OSError, ValueError):  # The disk is full, or the file is closed.
                 stream.flush()
     library = ctypes.CDLL(None)

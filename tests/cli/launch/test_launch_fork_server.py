@@ -69,6 +69,7 @@ if pid := server._fork(print):
 weakref.finalize(own, print, "the worker's")
 atexit.register(print, "at its end")
 print("not flushed yet", end="; ")
+gone = weakref.proxy(Thing())
 kept = open("kept", "w")
 kept.write("written")
 _end(3)
