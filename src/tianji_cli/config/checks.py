@@ -41,6 +41,7 @@ from tianji_cli.config.schema import (
     batch_steps_of,
     least_tolerance,
     replay_settings_of,
+    section_key,
     sequence_steps_of,
     unroll_of,
 )
@@ -340,12 +341,9 @@ def _placement_can_be_chosen(
     distribution: Distribution, roles: Mapping[str, UserRoleSection]
 ) -> Iterator[Conflict]:
     """Check that roles whose hosts or cores are named have processes of their own that may go there."""
-    transport, hosts = distribution.transport, list[str]()
-    if distribution.group_hosts:
-        hosts.append("distribution.group_hosts")
+    transport, hosts = distribution.transport, distribution.keys_of_hosts(roles)
     for role, section in distribution.placed(roles).items():
-        key = f"roles.{role}" if role in roles else f"distribution.{role}"
-        hosts += [f"{key}.hosts"] if section.hosts else []
+        key = section_key(role, roles)
         placed = [f"{key}.hosts"] if section.hosts else [f"{key}.cores"] if section.core_list else []
         if placed and distribution.one_process and role != "learner":
             what = (

@@ -63,14 +63,6 @@ PLAIN: Final[dict[str, type[BaseModel]]] = {
 OPTIONAL: Final[dict[str, type[BaseModel]]] = {"population": Population}
 """Sections that a config may leave out."""
 
-
-def build_validators() -> None:
-    """Build the validators of the sections that every config has, so that forked processes share them."""
-    models: tuple[type[BaseModel], ...] = (*PLAIN.values(), UserRoleSection, JobConfig)
-    for model in models:
-        model.model_rebuild(force=True)
-
-
 FEW_CORES: Final = 4
 """Up to this number of cores, one actor more than the learners leave cores for pays: it adds a third, a
 quarter, ... of what the other actors make, and takes less from a learner that waits."""
@@ -193,6 +185,13 @@ def _validated(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> 
     if tree.problems:
         raise ConfigError([*sorted(tree.problems, key=_by_section), *tree.notes])
     return JobConfig(**found).noted(map(str, tree.notes))
+
+
+def build_validators() -> None:
+    """Build the validators of the sections that every config has, so that forked processes share them."""
+    models: tuple[type[BaseModel], ...] = (*PLAIN.values(), UserRoleSection, JobConfig)
+    for model in models:
+        model.model_rebuild(force=True)
 
 
 def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:

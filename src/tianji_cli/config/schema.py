@@ -579,12 +579,8 @@ class Placed(Section):
             raise ValidationError.from_exception_data(cls.__name__, [wrong]) from refused
         made = read(value | {"cores": 1})
         made._core_list = named
-        return made.with_cores_each(made.processes)
-
-    @property
-    def processes(self) -> int:
-        """Processes of a group that carry the role."""
-        return 1
+        num = getattr(made, "num", 1)
+        return made.with_cores_each(num if isinstance(num, int) else 1)
 
     def with_cores_each(self, processes: int) -> Self:
         """Return the section with ``cores`` of each of so many processes, if it names a list."""
@@ -613,11 +609,6 @@ class Learner(Placed):
     num: Learners = 1
     cores: Annotated[Cores, Field(ge=1)] = 1
 
-    @property
-    def processes(self) -> int:
-        """Learners of a group."""
-        return self.num
-
 
 ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
 
@@ -638,11 +629,6 @@ class UserRoleSection(Component, Placed):
     receives: Annotated[tuple[Literal["fragments"], ...], Field(strict=False)] = ()
     reads: Annotated[tuple[Literal["policy"], ...], Field(strict=False)] = ()
     cores: Cores = 0
-
-    @property
-    def processes(self) -> int:
-        """Processes of a group that carry the role."""
-        return self.num
 
     @property
     def cores_of_all(self) -> int:
@@ -782,11 +768,6 @@ class Inference(Placed):
     max_batch: Count | None = None
     max_wait_ms: Annotated[float, Field(ge=0, le=1000)] = 0.0
 
-    @property
-    def processes(self) -> int:
-        """Processes of a group."""
-        return self.num
-
 
 SAMPLERS: Final = Plugins(
     "sampler",
@@ -867,11 +848,6 @@ class Buffer(Placed):
     )
 
     @property
-    def processes(self) -> int:
-        """Processes of a group, with ``colocate = false``."""
-        return self.num
-
-    @property
     def has_priorities(self) -> bool:
         """Whether samples have priorities, which the learner's updates change."""
         if self.sampler in SAMPLERS.built_in:
@@ -890,6 +866,11 @@ def rows_of(batch_size: int, tables: Mapping[str, Table]) -> tuple[int, ...]:
     """Return how many samples of a batch are actors', and then those of each table."""
     of_tables = tuple(round(table.share * batch_size) for table in tables.values())
     return batch_size - sum(of_tables), *of_tables
+
+
+def section_key(role: str, roles: Mapping[str, UserRoleSection]) -> str:
+    """Return the key of a role's section, built in or of the user's own."""
+    return f"roles.{role}" if role in roles else f"distribution.{role}"
 
 
 class Distribution(Section):
@@ -961,6 +942,12 @@ class Distribution(Section):
         """Most actors that one of a group's buffers has: their processes are shared out."""
         processes = math.ceil(self.actor_processes / self.buffer.num)
         return min(self.actor.num.max, processes * self.actors_per_process)
+
+    def keys_of_hosts(self, roles: Mapping[str, UserRoleSection]) -> list[str]:
+        """Return the keys that name hosts."""
+        placed = self.placed(roles).items()
+        of_roles = [f"{section_key(role, roles)}.hosts" for role, section in placed if section.hosts]
+        return [*(["distribution.group_hosts"] if self.group_hosts else []), *of_roles]
 
     def names_cores(self, roles: Mapping[str, UserRoleSection]) -> bool:
         """Whether any role's cores are named."""

@@ -148,7 +148,8 @@ class ForkServer:
         match request:
             case Prepare():
                 self._job, self._job_number = _read_job(request.job), request.number
-                build_shared_validators()
+                if not self._job.fresh:
+                    build_shared_validators()
             case Build():
                 return self._build(_read_job(request.job))
             case Begin():
@@ -165,7 +166,8 @@ class ForkServer:
             if self._fork(lambda exit_: self._report_build(output, exit_)):
                 self._building = output
                 self._poller.register(output.done, select.POLLIN)
-                build_shared_validators()  # The first build takes longer.
+                if not job.fresh:
+                    build_shared_validators()  # The first build takes longer.
                 return None
         except OSError as cause:
             self._send(Built(report=BuildReport(error=f"cannot start a process: {cause.strerror or cause}")))

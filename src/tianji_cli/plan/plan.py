@@ -26,7 +26,7 @@ from functools import cached_property, partial
 from itertools import chain, count, cycle, islice, product
 from typing import Final
 
-from tianji_cli.config.schema import Inference, JobConfig, UserRoleSection
+from tianji_cli.config.schema import Inference, JobConfig, UserRoleSection, section_key
 from tianji_cli.errors import UsageError
 from tianji_cli.limits import usable_cores
 from tianji_cli.plan.graph import (
@@ -378,7 +378,7 @@ def _named_elsewhere(config: JobConfig, taken: Set[str]) -> Iterator[str]:
 
 
 def _is_seat(pattern: str) -> bool:
-    """Whether a name of hosts is that of seats, such as ``host-1``, whoever sits there."""
+    """Whether a pattern means seats, such as ``host-1``, and not the names of hosts."""
     return pattern.startswith("host-")
 
 
@@ -423,10 +423,8 @@ def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:
     Raises:
         UsageError: a core that the config names is not there, or it names hosts, which the launcher chooses.
     """
-    for role, section in config.distribution.placed(config.roles).items():
-        if section.hosts or config.distribution.group_hosts:
-            key = "group_hosts" if config.distribution.group_hosts else f"hosts of {role}"
-            raise UsageError(f"an MPI launcher places the ranks, and the config names {key}: leave that out")
+    if keys := config.distribution.keys_of_hosts(config.roles):
+        raise UsageError(f"{', '.join(keys)}: an MPI launcher places the ranks; leave it out")
     return _Planner(config, list(dict.fromkeys(hosts))).plan(by_rank=hosts)
 
 
@@ -508,7 +506,7 @@ class _Planner:
         Raises:
             UsageError: there is none, or none that training begins with.
         """
-        mine, key = self._hosts_of(group), f"{self._section_key(role)}.hosts"
+        mine, key = self._hosts_of(group), f"{section_key(role, self._config.roles)}.hosts"
         if names := self._sections[role].hosts:
             named = self._named(names, key)
             mine = [host for host in mine if host in named] or named
@@ -537,9 +535,6 @@ class _Planner:
             )
         return [host for host in self._hosts if any(names(pattern, host) for pattern in patterns)]
 
-    def _section_key(self, role: str) -> str:
-        return f"roles.{role}" if role in self._config.roles else f"distribution.{role}"
-
     def _hosts_of_learners(self, group: int) -> list[Host]:
         """Return the host of each learner of a group: one for all, unless the config names several."""
         if self._config.distribution.learner.hosts:
@@ -559,7 +554,7 @@ class _Planner:
         Raises:
             UsageError: a host does not have these cores.
         """
-        learns = {"learner", "follower"}
+        learns, key = {"learner", "follower"}, section_key(role, self._config.roles)
         carrying = [
             process
             for process in self._processes
@@ -570,7 +565,7 @@ class _Planner:
             missing = sorted({*cores} - {*host.cores})
             if ranks and host.is_there and host.cores and missing:
                 raise UsageError(
-                    f"{self._section_key(role)}.cores names {several(len(missing), 'core')} that {host.name} "
+                    f"{key}.cores names {several(len(missing), 'core')} that {host.name} "
                     f"does not have, such as {missing[0]}: it has {', '.join(map(str, sorted(host.cores)))}"
                 )
             for place, rank in enumerate(ranks):
@@ -710,14 +705,9 @@ class _Placement:
 
 @dataclass(frozen=True)
 class FilesElsewhere:
-    """Files that a process on another host than the root's writes into the run directory.
-
-    The files of a process that ``learns`` are checkpoints; ``what`` names the files in words.
-    """
+    """Files that a process on another host than the root's writes into the run directory, in words."""
 
     host: str
-    group: int
-    learns: bool
     what: str
 
 
@@ -730,13 +720,12 @@ def files_elsewhere(plan: Plan, config: JobConfig) -> Iterator[FilesElsewhere]:
             continue
         group = process.group or 0
         if saves and process.roles == ("buffer",):
-            yield FilesElsewhere(process.host, group, learns=False, what=f"the replay of {process.title}")
+            yield FilesElsewhere(process.host, f"the replay of {process.title}")
         if "learner" in process.roles:
-            yield FilesElsewhere(process.host, group, learns=True, what=f"the checkpoints of group {group}")
+            yield FilesElsewhere(process.host, f"the checkpoints of group {group}")
         for name in process.roles:
             if name in roles:
-                what = f"the files of {name} (group {group})"
-                place = FilesElsewhere(process.host, group, learns=False, what=what)
+                place = FilesElsewhere(process.host, f"the files of {name} (group {group})")
                 if place not in listed:  # Several processes of a role write alike.
                     listed.add(place)
                     yield place

@@ -388,17 +388,14 @@ def _check_places(request: RunRequest, plan: Plan, nodes: Mapping[int, Node], te
     cut_off = {plan.processes[rank].host for rank, node in nodes.items() if node.reaches_run is False}
     run, goes_on = request.run.path.absolute(), request.resumed or request.job.experiment.init_from
     share = f"and cannot reach {run}: share it between the hosts, under the same path"
-    for follower in plan.carrying("follower"):
-        if goes_on and follower.host in cut_off:
-            raise RunFailed(
-                f"{follower.host} is to go on with what group {follower.group} has learnt {share}"
-            )
+    for process in plan.carrying("learner") + plan.carrying("follower"):
+        keeps = process.group == 0 and "learner" in process.roles
+        if process.host in cut_off and (goes_on or keeps):
+            does = "go on with" if request.resumed else "begin" if goes_on else "keep the checkpoints of"
+            raise RunFailed(f"{process.host} is to {does} group {process.group} {share}")
     for place in files_elsewhere(plan, request.job):
         if place.host not in cut_off:
             continue
-        if place.learns and (goes_on or place.group == 0):
-            does = "go on with" if request.resumed else "begin" if goes_on else "keep the checkpoints of"
-            raise RunFailed(f"{place.host} is to {does} group {place.group} {share}")
         telemetry.event(
             f"{place.host} cannot reach the run directory: {place.what} stay there and are removed when the "
             "job is over"

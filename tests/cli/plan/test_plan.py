@@ -465,5 +465,5 @@ def test_groups_of_one_name_take_turns_over_its_hosts() -> None:
 
 
 def test_names_of_hosts_are_refused_where_a_launcher_places_the_ranks() -> None:
-    with pytest.raises(UsageError, match="the config names hosts of actor: leave that out"):
+    with pytest.raises(UsageError, match=r"^distribution\.actor\.hosts: an MPI launcher places"):
         plan_for_ranks(config(actor={"hosts": ["a"]}, eval_episodes=0), [Host("a")] * 3)
